@@ -1,0 +1,107 @@
+"""An equation that holds on a set of points."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .domains import Domain, Point, Points
+from .errors import InputError
+from .precision import float64
+from .sampling import Sampler, Uniform
+
+INTERIOR_POINTS, SURFACE_POINTS = 1000, 200
+
+
+class Condition(eqx.Module):
+    """residual(u, x) = 0 for every x of the domain; in the loss, weight/(2n) Σ residual².
+
+    `residual` gets the model and ONE point, and returns one number or a vector of them. `points` is
+    how many a batch has: by default all of measured data, and otherwise 1000, or 200 for a domain
+    of lower dimension than its points.
+    """
+
+    residual: Callable[[Any, Point], Float[Array, "..."]]
+    domain: Domain
+    weight: Float[Array, ""]
+    points: int = eqx.field(static=True)
+    sampler: Sampler
+
+    def __init__(
+        self,
+        residual: Callable[[Any, Point], Float[Array, "..."]],
+        domain: Domain,
+        weight: float | Array = 1.0,
+        points: int | None = None,
+        sampler: Sampler = Uniform(),
+    ):
+        if not callable(residual):
+            raise InputError(
+                f"a residual is a function of (model, point), got {type(residual).__name__}"
+            )
+        if not isinstance(domain, Domain):
+            raise InputError(f"a condition needs a domain, got {type(domain).__name__}")
+        self.residual = residual
+        self.domain = domain
+        self.weight = float64(weight, "weight")
+        self.points = _default_points(domain) if points is None else points
+        self.sampler = sampler
+        if not (self.weight.ndim == 0 and bool(self.weight > 0) and bool(self.weight < jnp.inf)):
+            raise InputError(f"a weight must be a positive number, got {weight}")
+        if self.points < 1:
+            raise InputError(f"a condition needs at least one point, got {self.points}")
+        if domain.size is not None and self.points > domain.size:
+            raise InputError(
+                f"{self.points} points were asked of data that have {domain.size}: leave `points` "
+                f"out to use them all"
+            )
+
+    def replace(self, points: int | None = None, sampler: Sampler | None = None) -> "Condition":
+        """The same condition with another number of points or another sampler."""
+        return Condition(
+            self.residual,
+            self.domain,
+            self.weight,
+            self.points if points is None else points,
+            self.sampler if sampler is None else sampler,
+        )
+
+    def sample(self, key: PRNGKeyArray) -> Points:
+        return self.domain.sample(key, self.points, self.sampler)
+
+    def rows(self, model: Any, point: Point) -> Float[Array, " k"]:
+        """The residual at one point, as a vector."""
+        return jnp.atleast_1d(self.residual(model, point))
+
+    def check(self, name: str, model: Any) -> None:
+        """The model and the residual fit each other and the domain; nothing is computed."""
+        points = jax.eval_shape(self.sample, jax.random.key(0))
+        point = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), points)
+        shapes = jax.tree.map(lambda p: p.shape, point)
+        try:
+            out = eqx.filter_eval_shape(self.residual, model, point)
+        except InputError:
+            raise
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            raise InputError(
+                f"condition {name!r} cannot be evaluated at one point, of shape {shapes}: {reason} "
+                f"(does the model take {self.domain.dimension} coordinates?)"
+            ) from error
+        if not hasattr(out, "shape") or len(out.shape) > 1 or out.size == 0:
+            found = getattr(out, "shape", type(out).__name__)
+            raise InputError(
+                f"condition {name!r} must return one number or a vector at one point, shape () or "
+                f"(k,), got {found}"
+            )
+        if out.dtype != jnp.float64:
+            raise InputError(f"condition {name!r} must return float64, got {out.dtype}")
+
+
+def _default_points(domain: Domain) -> int:
+    if domain.size is not None:
+        return domain.size
+    return INTERIOR_POINTS if domain.has_volume else SURFACE_POINTS

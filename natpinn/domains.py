@@ -1,0 +1,415 @@
+"""Sets of points: boxes, their boundaries, time × space, slices, unions and measured data.
+
+Most are images of the unit cube, written for one point: a sampler of the cube then gives points
+of the domain, uniform where the sampler is.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from .errors import InputError, unknown
+from .precision import float64
+from .sampling import Sampler, Uniform
+
+Point = PyTree[Float[Array, "..."]]  # one point: an array (d,), or a pytree that has one first
+Points = PyTree[Float[Array, "n ..."]]
+
+
+class Domain(eqx.Module):
+    """A set of points that can be sampled."""
+
+    @property
+    @abstractmethod
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """The corners of a box around the domain."""
+
+    @abstractmethod
+    def sample(self, key: PRNGKeyArray, n: int, sampler: Sampler = Uniform()) -> Points: ...
+
+    @property
+    def dimension(self) -> int:
+        return self.bounds[0].size
+
+    @property
+    def size(self) -> int | None:
+        """How many points there are, where that is finite."""
+        return None
+
+    @property
+    def has_volume(self) -> bool:
+        """Whether the points fill as many dimensions as they have coordinates."""
+        return False
+
+
+class CubeImage(Domain):
+    """A domain that is the image of a unit cube."""
+
+    @property
+    @abstractmethod
+    def unit_dimension(self) -> int:
+        """The dimension of the unit cube."""
+
+    @property
+    @abstractmethod
+    def measure(self) -> Float[Array, ""]:
+        """Volume, area, length; the number of points of a finite set."""
+
+    @abstractmethod
+    def place(self, unit: Float[Array, " k"]) -> Point:
+        """The point of the domain that a point of the unit cube stands for."""
+
+    def sample(self, key: PRNGKeyArray, n: int, sampler: Sampler = Uniform()) -> Points:
+        return jax.vmap(self.place)(sampler.unit(key, n, self.unit_dimension))
+
+    def __or__(self, other: "CubeImage") -> "Union":
+        return Union(self, other)
+
+
+class Surface(CubeImage):
+    """A domain with an outward normal at each of its points."""
+
+    @abstractmethod
+    def place_with_normal(
+        self, unit: Float[Array, " k"]
+    ) -> tuple[Float[Array, " d"], Float[Array, " d"]]: ...
+
+    def place(self, unit: Float[Array, " k"]) -> Float[Array, " d"]:
+        return self.place_with_normal(unit)[0]
+
+    @property
+    def with_normals(self) -> "WithNormals":
+        """The same points, each a pair (x, outward normal)."""
+        return WithNormals(self)
+
+
+class Box(CubeImage):
+    """{x : lower ≤ x ≤ upper}."""
+
+    lower: Float[Array, " d"]
+    upper: Float[Array, " d"]
+
+    def __init__(self, lower: Sequence[float] | Array, upper: Sequence[float] | Array):
+        self.lower = float64(np.asarray(lower), "the lower corner of a box")
+        self.upper = float64(np.asarray(upper), "the upper corner of a box")
+        if self.lower.ndim != 1 or self.lower.shape != self.upper.shape or not self.lower.size:
+            raise InputError(
+                f"the corners of a box must be two lists of d numbers, got shapes "
+                f"{self.lower.shape} and {self.upper.shape}; an interval is Box([0], [1])"
+            )
+        if not bool(jnp.all(self.lower < self.upper)):
+            raise InputError(
+                f"a box needs lower < upper in every coordinate, got {self.lower.tolist()} and "
+                f"{self.upper.tolist()}: exchange the corners, or drop the coordinate without extent"
+            )
+
+    @classmethod
+    def unit(cls, dimension: int) -> "Box":
+        """[0, 1]ᵈ."""
+        if dimension < 1:
+            raise InputError(f"a box needs at least one dimension, got {dimension}")
+        return cls([0.0] * dimension, [1.0] * dimension)
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.lower, self.upper
+
+    @property
+    def unit_dimension(self) -> int:
+        return self.lower.size
+
+    @property
+    def has_volume(self) -> bool:
+        return True
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return jnp.prod(self.upper - self.lower)
+
+    def place(self, unit: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.lower + (self.upper - self.lower) * unit
+
+    @property
+    def face_names(self) -> tuple[str, ...]:
+        """`x0-` is the face where coordinate 0 is smallest, `x0+` where it is largest."""
+        return tuple(f"x{i}{end}" for i in range(self.dimension) for end in "-+")
+
+    @property
+    def boundary(self) -> "BoxBoundary":
+        """All faces."""
+        return self.faces(*self.face_names)
+
+    def faces(self, *names: str) -> "BoxBoundary":
+        """Some faces, as in `box.faces("x0-", "x1+")`."""
+        if not names:
+            raise InputError(f"name at least one face of: {', '.join(self.face_names)}")
+        for name in names:
+            if name not in self.face_names:
+                raise unknown("face", name, self.face_names)
+        return BoxBoundary(self, tuple(self.face_names.index(name) for name in names))
+
+
+class BoxBoundary(Surface):
+    """Faces of a box: a point of the box, with one coordinate moved to one of its two ends.
+
+    A face is drawn with probability proportional to its area, so points are uniform on the whole.
+    """
+
+    box: Box
+    chosen: tuple[int, ...] = eqx.field(static=True)  # face 2i: coordinate i lowest; 2i+1: highest
+
+    @property
+    def areas(self) -> Float[Array, " faces"]:
+        return self.box.measure / (self.box.upper - self.box.lower)[np.array(self.chosen) // 2]
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.box.bounds
+
+    @property
+    def unit_dimension(self) -> int:
+        return 1 + self.box.dimension
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return self.areas.sum()
+
+    def place_with_normal(
+        self, unit: Float[Array, " k"]
+    ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        face = jnp.array(self.chosen)[_choose(unit[0], self.areas)]
+        axis, is_upper = face // 2, face % 2 == 1
+        on_axis = jnp.arange(self.box.dimension) == axis
+        end = jnp.where(is_upper, self.box.upper, self.box.lower)
+        normal = jnp.where(on_axis, jnp.where(is_upper, 1.0, -1.0), 0.0)
+        return jnp.where(on_axis, end, self.box.place(unit[1:])), normal
+
+
+class TimeSpace(CubeImage):
+    """[start, end] × space, with time as coordinate 0."""
+
+    start: Float[Array, ""]
+    end: Float[Array, ""]
+    space: CubeImage
+
+    def __init__(self, start: float, end: float, space: CubeImage):
+        self.start, self.end = float64(start, "start"), float64(end, "end")
+        self.space = space
+        if not bool(self.start < self.end):
+            raise InputError(f"time must run forward: need start < end, got {start} and {end}")
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        lower, upper = self.space.bounds
+        return _with_time(self.start, lower), _with_time(self.end, upper)
+
+    @property
+    def unit_dimension(self) -> int:
+        return 1 + self.space.unit_dimension
+
+    @property
+    def has_volume(self) -> bool:
+        return self.space.has_volume
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return (self.end - self.start) * self.space.measure
+
+    def place(self, unit: Float[Array, " k"]) -> Float[Array, " d"]:
+        time = self.start + (self.end - self.start) * unit[0]
+        return _with_time(time, self.space.place(unit[1:]))
+
+    @property
+    def initial(self) -> "TimeSlice":
+        """{start} × space."""
+        return TimeSlice(self.start, self.space)
+
+    @property
+    def final(self) -> "TimeSlice":
+        """{end} × space."""
+        return TimeSlice(self.end, self.space)
+
+    @property
+    def boundary(self) -> "Lateral":
+        """[start, end] × the boundary of the space."""
+        return Lateral(self, self._box.boundary)
+
+    def faces(self, *names: str) -> "Lateral":
+        """[start, end] × some faces of the space; `x0` is its first coordinate, not time."""
+        return Lateral(self, self._box.faces(*names))
+
+    @property
+    def _box(self) -> Box:
+        if not isinstance(self.space, Box):
+            raise InputError(f"only a Box has faces to follow in time, got {type(self.space).__name__}")
+        return self.space
+
+
+class TimeSlice(CubeImage):
+    """{time} × space."""
+
+    time: Float[Array, ""]
+    space: CubeImage
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        lower, upper = self.space.bounds
+        return _with_time(self.time, lower), _with_time(self.time, upper)
+
+    @property
+    def unit_dimension(self) -> int:
+        return self.space.unit_dimension
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return self.space.measure
+
+    def place(self, unit: Float[Array, " k"]) -> Float[Array, " d"]:
+        return _with_time(self.time, self.space.place(unit))
+
+
+class Lateral(Surface):
+    """[start, end] × a surface: where boundary conditions of a time-dependent problem hold."""
+
+    slab: TimeSpace
+    surface: Surface
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.slab.bounds
+
+    @property
+    def unit_dimension(self) -> int:
+        return 1 + self.surface.unit_dimension
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return (self.slab.end - self.slab.start) * self.surface.measure
+
+    def place_with_normal(
+        self, unit: Float[Array, " k"]
+    ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        x, normal = self.surface.place_with_normal(unit[1:])
+        time = self.slab.start + (self.slab.end - self.slab.start) * unit[0]
+        return _with_time(time, x), _with_time(jnp.zeros_like(time), normal)
+
+
+class WithNormals(CubeImage):
+    """Points of a surface with their outward normals, for Neumann and Robin conditions."""
+
+    surface: Surface
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.surface.bounds
+
+    @property
+    def unit_dimension(self) -> int:
+        return self.surface.unit_dimension
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return self.surface.measure
+
+    def place(self, unit: Float[Array, " k"]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.surface.place_with_normal(unit)
+
+
+class Union(CubeImage):
+    """Points of several domains, each drawn in proportion to its measure; overlaps count twice."""
+
+    members: tuple[CubeImage, ...]
+
+    def __init__(self, *members: CubeImage):
+        self.members = members
+        if not members or len({member.dimension for member in members}) != 1:
+            raise InputError(
+                f"a union needs domains of one dimension, got {[m.dimension for m in members]}"
+            )
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        lowers, uppers = zip(*(member.bounds for member in self.members), strict=True)
+        return jnp.stack(lowers).min(0), jnp.stack(uppers).max(0)
+
+    @property
+    def unit_dimension(self) -> int:
+        return 1 + max(member.unit_dimension for member in self.members)
+
+    @property
+    def has_volume(self) -> bool:
+        return all(member.has_volume for member in self.members)
+
+    @property
+    def measures(self) -> Float[Array, " members"]:
+        return jnp.stack([member.measure for member in self.members])
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return self.measures.sum()
+
+    def place(self, unit: Float[Array, " k"]) -> Point:
+        candidates = [member.place(unit[1 : 1 + member.unit_dimension]) for member in self.members]
+        index = _choose(unit[0], self.measures)
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[index], *candidates)
+
+
+class Data(Domain):
+    """Measured data: a point is a pair (x, value). Fewer points than there are form random subsets."""
+
+    points: Float[Array, "n d"]
+    values: Float[Array, "n ..."]
+
+    def __init__(self, points: Any, values: Any):
+        self.points = float64(points, "the points of the data")
+        self.values = float64(values, "the values of the data")
+        if self.points.ndim != 2 or not self.points.size:
+            raise InputError(
+                f"the points of the data must have shape (n, d), got {self.points.shape}; for one "
+                f"coordinate write points[:, None]"
+            )
+        if self.values.ndim == 0 or len(self.points) != len(self.values):
+            raise InputError(
+                f"the data need one value per point, got {len(self.points)} points and values of "
+                f"shape {self.values.shape}"
+            )
+        for name, array in (("points", self.points), ("values", self.values)):
+            if not bool(jnp.isfinite(array).all()):
+                raise InputError(f"the {name} of the data contain NaN or infinity: drop those rows")
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.points.min(0), self.points.max(0)
+
+    @property
+    def size(self) -> int:
+        return len(self.points)
+
+    def sample(self, key: PRNGKeyArray, n: int, sampler: Sampler = Uniform()) -> Points:
+        if n > self.size:
+            raise InputError(f"{n} points were asked of data that have {self.size}")
+        if n == self.size:
+            return self.points, self.values
+        chosen = jnp.argsort(sampler.unit(key, self.size, 1)[:, 0])[:n]
+        return self.points[chosen], self.values[chosen]
+
+
+def coordinates(point: Point) -> Float[Array, "... d"]:
+    """The coordinates of a point that may carry more: a measured value, a normal."""
+    return jax.tree.leaves(point)[0]
+
+
+def _choose(unit: Float[Array, ""], weights: Float[Array, " m"]) -> Array:
+    """An index below m, drawn in proportion to the weights by one uniform number."""
+    ends = jnp.cumsum(weights) / jnp.sum(weights)
+    return jnp.minimum(jnp.sum(unit >= ends), len(weights) - 1)
+
+
+def _with_time(time: Float[Array, ""], x: Float[Array, " d"]) -> Float[Array, " d+1"]:
+    return jnp.concatenate([time[None], x])

@@ -1,0 +1,16 @@
+"""What natpinn raises when an input cannot work, and how it suggests the right one."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """An input that cannot work: the message says the value, the reason and the remedy."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is in no table, with the nearest name that is."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return InputError(f"unknown {kind} {name!r}: {hint}")

@@ -1,0 +1,119 @@
+"""Networks: one point in, one number or several out. Any Equinox module is a model too.
+
+The float64 JAX arrays of a model are what is trained; NumPy arrays in it are constants.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from .errors import InputError
+from .precision import require_float64
+
+Theta = PyTree[Float[Array, "..."]]  # the trainable leaves of a model
+
+
+class MLP(eqx.Module):
+    """x ↦ W_L tanh(… tanh(W₁x + b₁) …) + b_L, weights and biases uniform in ±1/√fan_in."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    embedding: Callable[[Array], Array] | None
+    activation: Callable[[Array], Array] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        widths: Sequence[int],
+        outputs: int | Literal["scalar"] = "scalar",
+        *,
+        key: PRNGKeyArray,
+        activation: Callable[[Array], Array] = jnp.tanh,
+        embedding: Callable[[Array], Array] | None = None,
+    ):
+        if any(width < 1 for width in widths):
+            raise InputError(f"widths must be positive, got {list(widths)}")
+        first = inputs if embedding is None else jax.eval_shape(embedding, jnp.zeros(inputs)).size
+        sizes = [first, *widths, outputs]
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(
+            eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
+        )
+        self.embedding = embedding
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, "..."]:
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers[:-1]:
+            x = self.activation(layer(x))
+        return self.layers[-1](x)
+
+
+class Periodic(eqx.Module):
+    """xᵢ ↦ (sin 2πxᵢ/Lᵢ, cos 2πxᵢ/Lᵢ): exactly periodic inputs; a period of 0 keeps xᵢ as it is."""
+
+    periods: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " e"]:
+        if len(self.periods) != x.size:
+            raise InputError(
+                f"one period per coordinate: got {len(self.periods)} periods at a point of "
+                f"{x.size} coordinates; write 0 for a coordinate that is not periodic"
+            )
+        parts = []
+        for i, period in enumerate(self.periods):
+            angle = 2 * jnp.pi * x[i] / period if period else x[i]
+            parts += [jnp.sin(angle), jnp.cos(angle)] if period else [angle]
+        return jnp.stack(parts)
+
+
+class FourierFeatures(eqx.Module):
+    """x ↦ (sin Bx, cos Bx) with constant Gaussian frequencies B of the given scale."""
+
+    frequencies: np.ndarray
+
+    def __init__(self, inputs: int, features: int, scale: float = 1.0, *, key: PRNGKeyArray):
+        self.frequencies = scale * np.asarray(jax.random.normal(key, (features, inputs)))
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " e"]:
+        angles = self.frequencies @ x
+        return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)])
+
+
+class Applied(eqx.Module):
+    """A (parameters, apply) pair as a model: x ↦ apply(parameters, x)."""
+
+    parameters: PyTree
+    apply: Callable[[PyTree, Array], Array] = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, "..."]:
+        return self.apply(self.parameters, x)
+
+
+def as_model(model: Any) -> Callable[..., Any]:
+    """A model from an Equinox module, or from a (parameters, apply) pair."""
+    if isinstance(model, tuple) and len(model) == 2 and callable(model[1]):
+        model = Applied(jax.tree.map(jnp.asarray, model[0]), model[1])
+    if not callable(model):
+        raise InputError(
+            f"a model is a module that can be called at one point, or a (parameters, apply) pair, "
+            f"got {type(model).__name__}"
+        )
+    require_float64(model, "the model's ")
+    if not jax.tree.leaves(trainable(model)):
+        raise InputError("the model has nothing to train: no float64 JAX array in it")
+    return model
+
+
+def trainable(model: Any) -> Theta:
+    """The trainable leaves of a model; `None` elsewhere."""
+    return eqx.filter(model, eqx.is_inexact_array)
+
+
+def parameter_count(model: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(trainable(model)))

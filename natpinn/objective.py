@@ -1,0 +1,127 @@
+"""Where equations and optimizers meet: a PDE on one batch of points, as nonlinear least squares."""
+
+from collections import OrderedDict
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from . import kernel
+from .condition import Condition
+from .domains import Points
+from .models import Theta
+
+
+class Linearization(eqx.Module):
+    """residual(θ + v) ≈ residual + J v, with the rows of each condition together."""
+
+    residual: Float[Array, " n"]
+    jacobian: kernel.Blocks
+    rows: dict[str, slice] = eqx.field(static=True)
+
+    def jvp(self, v: Theta) -> Float[Array, " n"]:
+        """J v."""
+        return kernel.jacobian_vector(self.jacobian, v)
+
+    def vjp(self, y: Float[Array, " n"]) -> Theta:
+        """Jᵀ y."""
+        return kernel.vector_jacobian(self.jacobian, y)
+
+    def kernel(self) -> Float[Array, "n n"]:
+        """J Jᵀ."""
+        return kernel.kernel(self.jacobian)
+
+    def kernel_mm(self, y: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """J (Jᵀ Y), without the kernel."""
+        return kernel.kernel_product(self.jacobian, y)
+
+    def gramian(self) -> Float[Array, "p p"]:
+        """Jᵀ J."""
+        return kernel.gramian(self.jacobian)
+
+
+class LeastSquares(eqx.Module):
+    """½|r(θ)|², all that an optimizer may see of a problem.
+
+    The rows of r are the residuals of every condition at every point of the batch, scaled by
+    √(weight/n) so that the loss is Σ weight/(2n) Σ residual².
+    """
+
+    conditions: OrderedDict[str, Condition]  # JAX sorts a plain dict, and rows have an order
+    points: dict[str, Points]
+    frozen: PyTree  # what of the model is not trained
+
+    def residual(self, theta: Theta) -> Float[Array, " n"]:
+        return jnp.concatenate(list(self.residuals(theta).values()))
+
+    def residuals(self, theta: Theta) -> dict[str, Float[Array, " n"]]:
+        """The scaled rows of each condition."""
+        model = eqx.combine(theta, self.frozen)
+        return {
+            name: self._scale(name) * _residual_rows(condition, model, self.points[name])
+            for name, condition in self.conditions.items()
+        }
+
+    def loss(self, theta: Theta) -> Float[Array, ""]:
+        return 0.5 * jnp.sum(self.residual(theta) ** 2)
+
+    def losses(self, theta: Theta) -> dict[str, Float[Array, ""]]:
+        """What each condition adds to the loss."""
+        return {name: 0.5 * jnp.sum(rows**2) for name, rows in self.residuals(theta).items()}
+
+    def linearize(self, theta: Theta) -> Linearization:
+        parts = {name: self._linearize_condition(name, theta) for name in self.conditions}
+        residual = jnp.concatenate([residual for residual, _ in parts.values()])
+        blocks = [jacobian for _, jacobian in parts.values()]
+        jacobian = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+        ends = [0]
+        for part, _ in parts.values():
+            ends.append(ends[-1] + len(part))
+        rows = {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(parts)}
+        return Linearization(residual, jacobian, rows)
+
+    def resample(self, key: PRNGKeyArray) -> "LeastSquares":
+        """The same problem on fresh points."""
+        return LeastSquares(self.conditions, sample(self.conditions, key), self.frozen)
+
+    def _scale(self, name: str) -> Float[Array, ""]:
+        n = len(jax.tree.leaves(self.points[name])[0])
+        return jnp.sqrt(self.conditions[name].weight / n)
+
+    def _linearize_condition(self, name: str, theta: Theta) -> tuple[Array, kernel.Blocks]:
+        """The scaled rows of one condition and their gradients, point by point.
+
+        Each residual sees one point, so its gradient costs one small reverse pass. Pulling back
+        one-hot vectors through the stacked residual instead would cost n times as much.
+        """
+        condition, scale = self.conditions[name], self._scale(name)
+
+        def at_point(point: Any) -> tuple[Float[Array, " k"], kernel.Blocks]:
+            def rows(theta: Theta) -> Float[Array, " k"]:
+                return scale * condition.rows(eqx.combine(theta, self.frozen), point)
+
+            residual, pull_back = jax.vjp(rows, theta)
+            if len(residual) == 1:
+                (gradient,) = pull_back(jnp.ones(1))
+                return residual, jax.tree.map(lambda leaf: leaf[None], gradient)
+            (gradients,) = jax.vmap(pull_back)(jnp.eye(len(residual)))
+            return residual, gradients
+
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.vmap(at_point)(self.points[name])
+        )
+
+
+def sample(conditions: OrderedDict[str, Condition], key: PRNGKeyArray) -> dict[str, Points]:
+    """A batch of points for every condition."""
+    keys = jax.random.split(key, len(conditions))
+    return {
+        name: condition.sample(k)
+        for (name, condition), k in zip(conditions.items(), keys, strict=True)
+    }
+
+
+def _residual_rows(condition: Condition, model: Any, points: Points) -> Float[Array, " n"]:
+    return jax.vmap(lambda point: condition.rows(model, point))(points).ravel()

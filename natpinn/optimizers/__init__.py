@@ -1,0 +1,11 @@
+"""Optimizers: each sees a LeastSquares problem on one batch, and nothing of the equation."""
+
+from .base import Optimizer as Optimizer
+from .base import StepInfo as StepInfo
+from .first_order import FirstOrder as FirstOrder
+from .first_order import adam as adam
+from .first_order import sgd as sgd
+from .natural_gradient import NaturalGradient as NaturalGradient
+from .natural_gradient import engd as engd
+from .natural_gradient import engd_w as engd_w
+from .natural_gradient import spring as spring

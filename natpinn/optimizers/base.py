@@ -1,0 +1,38 @@
+"""What every optimizer is: a pure function from one batch to the next parameters."""
+
+from abc import abstractmethod
+from typing import Generic, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..models import Theta
+from ..objective import LeastSquares
+
+State = TypeVar("State")
+
+
+class StepInfo(NamedTuple):
+    """What a step has to say about itself: the loss before it, and numbers for the records."""
+
+    loss: Float[Array, ""]
+    details: dict[str, Float[Array, ""]]
+
+
+class Optimizer(eqx.Module, Generic[State]):
+    """One step of descent on one batch; traced once, so no Python branch on values."""
+
+    @abstractmethod
+    def init(self, theta: Theta) -> State: ...
+
+    @abstractmethod
+    def step(
+        self, objective: LeastSquares, theta: Theta, state: State, *, key: PRNGKeyArray
+    ) -> tuple[Theta, State, StepInfo]: ...
+
+
+def norm(theta: Theta) -> Float[Array, ""]:
+    """The Euclidean norm over all leaves."""
+    return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(theta)))

@@ -1,0 +1,111 @@
+"""ENGD, ENGD-W, SPRING and their randomized forms: one optimizer with different parts."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .. import schedule
+from ..line_search import Fixed, Grid, LineSearch, descend
+from ..models import Theta
+from ..objective import LeastSquares
+from ..schedule import Schedule
+from ..solvers import DampedSolver, Dual, Primal
+from .base import Optimizer, StepInfo, norm
+
+
+class NaturalGradientState(NamedTuple):
+    phi: Theta  # the direction before bias correction
+    step: Int[Array, ""]
+    solver: Any
+
+
+class NaturalGradient(Optimizer[NaturalGradientState]):
+    """φ = argmin |J φ − r|² + λ|φ − μ φ_previous|², θ ← θ − η φ / √(1 − μ²ᵏ).
+
+    Without momentum (μ = 0) this is energy natural gradient descent; with it, SPRING. With a norm
+    cap C, η is at most √C / |φ|.
+    """
+
+    solver: DampedSolver
+    line_search: LineSearch
+    damping: Schedule = eqx.field(converter=schedule.damping)
+    momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)
+    norm_cap: Float[Array, ""] | None = eqx.field(
+        converter=lambda cap: cap if cap is None else schedule.norm_cap(cap), default=None
+    )
+
+    def init(self, theta: Theta) -> NaturalGradientState:
+        zero = jax.tree.map(jnp.zeros_like, theta)
+        return NaturalGradientState(zero, jnp.array(0), self.solver.init(theta))
+
+    def step(
+        self,
+        objective: LeastSquares,
+        theta: Theta,
+        state: NaturalGradientState,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[Theta, NaturalGradientState, StepInfo]:
+        damping = schedule.at(self.damping, state.step)
+        momentum = schedule.at(self.momentum, state.step)
+
+        linearization = objective.linearize(theta)
+        loss = 0.5 * jnp.sum(linearization.residual**2)
+        carried = jax.tree.map(lambda phi: momentum * phi, state.phi)
+        system, solver_state = self.solver.factorize(linearization, state.solver, key=key)
+        shifted_residual = linearization.residual - linearization.jvp(carried)
+        correction, info = system.solve(shifted_residual, damping)
+        phi = jax.tree.map(jnp.add, carried, correction)
+
+        # The state stays uncorrected: a corrected one would be corrected again at every step.
+        bias = jnp.sqrt(1 - momentum ** (2.0 * (state.step + 1)))
+        direction = jax.tree.map(lambda leaf: leaf / bias, phi)
+        size = self.line_search.step_size(objective, theta, direction, loss, state.step)
+        if self.norm_cap is not None:
+            size = jnp.minimum(size, jnp.sqrt(self.norm_cap) / norm(phi))
+
+        details = {
+            "step_size": size,
+            "damping": info.damping,
+            "momentum": momentum,
+            "update_norm": size * norm(direction),
+        }
+        new_state = NaturalGradientState(phi, state.step + 1, solver_state)
+        return descend(theta, direction, size), new_state, StepInfo(loss, details)
+
+
+def engd(
+    damping: Any = 1e-8,
+    learning_rate: Any = 0.1,
+    line_search: LineSearch | None = Grid(),
+    average: float = 0.0,
+    start_at_identity: bool = True,
+) -> NaturalGradient:
+    """Energy natural gradient descent with the dense Gramian and, by default, a line search."""
+    solver = Primal(average, start_at_identity)
+    return NaturalGradient(solver, line_search or Fixed(learning_rate), damping)
+
+
+def engd_w(
+    damping: Any = 1e-8,
+    learning_rate: Any = 0.1,
+    line_search: LineSearch | None = Grid(),
+) -> NaturalGradient:
+    """ENGD-W: the same steps through the kernel, by default with a line search."""
+    return NaturalGradient(Dual(), line_search or Fixed(learning_rate), damping)
+
+
+def spring(
+    damping: Any = 1e-6,
+    momentum: Any = 0.9,
+    learning_rate: Any = 0.1,
+    norm_cap: float | None = 1e-3,
+    line_search: LineSearch | None = None,
+) -> NaturalGradient:
+    """SPRING: momentum inside the regulariser. A line search replaces learning rate and norm cap."""
+    if line_search is not None:
+        return NaturalGradient(Dual(), line_search, damping, momentum)
+    return NaturalGradient(Dual(), Fixed(learning_rate), damping, momentum, norm_cap)

@@ -1,0 +1,30 @@
+"""Float64 at the boundary: natural gradients solve systems too ill-conditioned for less."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .errors import InputError
+
+
+def float64(value: Any, name: str) -> Float[Array, "..."]:
+    """`value` as a float64 array; lower precision is an error, not a silent upcast."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jnp.inexact) and dtype != np.float64:
+        raise InputError(
+            f"{name} must be float64, got {dtype}: digits lost before natpinn sees them cannot be "
+            f"recovered; build it in double precision, or cast it with .astype('float64') if that "
+            f"is what you want"
+        )
+    return jnp.asarray(value, dtype=jnp.float64)
+
+
+def require_float64(tree: Any, name: str) -> None:
+    """Every floating-point array of `tree` is float64."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if eqx.is_inexact_array(leaf):
+            float64(leaf, f"{name}{jax.tree_util.keystr(path)}")

@@ -1,0 +1,183 @@
+"""A PDE with its conditions and, where it is known, its solution."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .condition import Condition
+from .domains import Domain, Points, coordinates
+from .errors import InputError, unknown
+from .models import MLP, Theta, as_model
+from .objective import LeastSquares, sample
+from .operators import Field
+from .sampling import Sampler, Uniform
+
+DEFAULT_WIDTHS = (64, 64, 48, 48)
+
+
+class Problem(eqx.Module):
+    """Conditions that a function must satisfy.
+
+    The first condition is the equation itself: errors are measured, and pictures drawn, on its
+    domain, on `evaluation_points` points or else ten times its batch. `widths` are the hidden
+    layers of the network that is used when none is given.
+    """
+
+    conditions: OrderedDict[str, Condition]
+    solution: Field | None
+    name: str = eqx.field(static=True)
+    widths: tuple[int, ...] = eqx.field(static=True)
+    evaluation_points: int | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        conditions: Mapping[str, Condition],
+        solution: Field | None = None,
+        *,
+        name: str = "custom",
+        widths: tuple[int, ...] = DEFAULT_WIDTHS,
+        evaluation_points: int | None = None,
+    ):
+        if not conditions:
+            raise InputError("a problem needs at least one condition")
+        for key, condition in conditions.items():
+            if not isinstance(condition, Condition):
+                raise InputError(f"condition {key!r} must be a Condition, got {condition!r}")
+        dimensions = {key: c.domain.dimension for key, c in conditions.items()}
+        if len(set(dimensions.values())) != 1:
+            raise InputError(f"all conditions must have points of one dimension, got {dimensions}")
+        self.conditions = OrderedDict(conditions)
+        self.solution = solution
+        self.name = name
+        self.widths = tuple(widths)
+        self.evaluation_points = evaluation_points
+        if evaluation_points is not None and evaluation_points < 1:
+            raise InputError(f"evaluation_points must be positive, got {evaluation_points}")
+
+    @property
+    def domain(self) -> Domain:
+        """The domain of the equation."""
+        return self._equation.domain
+
+    @property
+    def _equation(self) -> Condition:
+        return next(iter(self.conditions.values()))
+
+    def with_points(self, points: Mapping[str, int]) -> "Problem":
+        """The same problem with other numbers of points per batch."""
+        for name in points:
+            if name not in self.conditions:
+                raise unknown("condition", name, self.conditions)
+        return self._with_conditions(
+            {name: c.replace(points=points.get(name)) for name, c in self.conditions.items()}
+        )
+
+    def with_sampler(self, sampler: Sampler) -> "Problem":
+        """The same problem with its points drawn another way."""
+        return self._with_conditions(
+            {name: c.replace(sampler=sampler) for name, c in self.conditions.items()}
+        )
+
+    def with_evaluation_points(self, evaluation_points: int) -> "Problem":
+        """The same problem with its error measured on another number of points."""
+        return self._with_conditions(self.conditions, evaluation_points)
+
+    def default_model(
+        self,
+        key: PRNGKeyArray,
+        widths: tuple[int, ...] | None = None,
+        activation: Callable[[Array], Array] = jnp.tanh,
+    ) -> MLP:
+        """A network with as many outputs as the solution has values, or one."""
+        outputs = "scalar"
+        if self.solution is not None:
+            values = jax.eval_shape(self.solution, self._point())
+            outputs = values.shape[0] if values.shape else "scalar"
+        return MLP(
+            self.domain.dimension, widths or self.widths, outputs, key=key, activation=activation
+        )
+
+    def check(self, model: Any) -> None:
+        """The model, the conditions and the solution fit each other; nothing is computed."""
+        for name, condition in self.conditions.items():
+            condition.check(name, model)
+        if self.solution is not None:
+            found = eqx.filter_eval_shape(model, self._point()).shape
+            wanted = jax.eval_shape(self.solution, self._point()).shape
+            if found != wanted:
+                raise InputError(
+                    f"the solution has values of shape {wanted}, the model of shape {found}: they "
+                    f"must agree for the error to be measured"
+                )
+
+    def objective(self, model: Any, points: dict[str, Points]) -> tuple[LeastSquares, Theta]:
+        """The least-squares problem on the given points, one entry per condition, and θ."""
+        model = as_model(model)
+        if list(points) != list(self.conditions):
+            raise InputError(
+                f"points must be given for {list(self.conditions)} in this order, got {list(points)}"
+            )
+        self.check(model)
+        theta, frozen = eqx.partition(model, eqx.is_inexact_array)
+        return LeastSquares(self.conditions, points, frozen), theta
+
+    def sample(self, key: PRNGKeyArray) -> dict[str, Points]:
+        """A batch of points for every condition."""
+        return sample(self.conditions, key)
+
+    def evaluation(self, model: Any, key: PRNGKeyArray) -> "Evaluation":
+        """What is measured of a model during training, on points that stay the same."""
+        points_key, batch_key = jax.random.split(key)
+        objective, _ = self.objective(model, self.sample(batch_key))
+        n = self.evaluation_points or 10 * self._equation.points
+        points = coordinates(self.domain.sample(points_key, n, Uniform()))
+        if self.solution is None:
+            return Evaluation(objective, points, None)
+        return Evaluation(objective, points, jax.vmap(self.solution)(points))
+
+    def _point(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self.domain.dimension,), jnp.float64)
+
+    def _with_conditions(
+        self, conditions: Mapping[str, Condition], evaluation_points: int | None = None
+    ) -> "Problem":
+        return Problem(
+            conditions,
+            self.solution,
+            name=self.name,
+            widths=self.widths,
+            evaluation_points=evaluation_points or self.evaluation_points,
+        )
+
+
+class Evaluation(eqx.Module):
+    """θ ↦ the L2 error, absolute and relative; the loss on a held batch where no solution is known."""
+
+    objective: LeastSquares
+    points: Float[Array, "n d"]
+    reference: Float[Array, "n ..."] | None
+
+    @property
+    def criterion(self) -> str:
+        """The name of the number that says how good a model is."""
+        return "validation_loss" if self.reference is None else "l2_error"
+
+    def __call__(self, theta: Theta) -> dict[str, Float[Array, ""]]:
+        if self.reference is None:
+            return {"validation_loss": self.objective.loss(theta)}
+        values = jax.vmap(eqx.combine(theta, self.objective.frozen))(self.points)
+        error = root_mean_square(values - self.reference)
+        return {
+            "l2_error": error,
+            "relative_l2_error": error / root_mean_square(self.reference),
+        }
+
+
+def root_mean_square(values: Float[Array, "n ..."]) -> Float[Array, ""]:
+    """√(mean over points of |value|²)."""
+    return jnp.sqrt(jnp.sum(values**2) / len(values))

@@ -1,0 +1,60 @@
+"""Hyper-parameters: numbers, or functions of the step.
+
+Numbers are kept as arrays: a Python float would be a constant of the compiled program, and every
+new value would compile again.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .errors import InputError
+from .precision import float64
+
+Schedule = Float[Array, ""] | Callable[[Any], Any]
+
+
+def schedule(
+    value: Any, name: str, *, minimum: float, below: float = math.inf, positive: bool = False
+) -> Schedule:
+    """`value` as a number in range, or an optax schedule, whose values cannot be checked here."""
+    if callable(value):
+        return value
+    try:
+        number = float64(value, name)
+    except TypeError as error:
+        raise InputError(f"{name} must be a number or a schedule, got {value!r}") from error
+    if number.ndim:
+        raise InputError(f"{name} must be one number, got shape {number.shape}")
+    if not (minimum <= float(number) < below) or (positive and float(number) == minimum):
+        bounds = f"{'above' if positive else 'at least'} {minimum:g}"
+        bounds += f" and below {below:g}" if below < math.inf else " and finite"
+        raise InputError(f"{name} must be {bounds}, got {float(number):g}")
+    return number
+
+
+def at(value: Schedule, step: Int[Array, ""]) -> Float[Array, ""]:
+    """The value that a schedule has at a step, counted from 0."""
+    return jnp.asarray(value(step) if callable(value) else value, dtype=jnp.float64)
+
+
+def damping(value: Any) -> Schedule:
+    """λ > 0: the kernel of a batch with repeated points is singular."""
+    return schedule(value, "damping", minimum=0.0, positive=True)
+
+
+def momentum(value: Any) -> Schedule:
+    """0 ≤ μ < 1: at 1 nothing would ever be forgotten."""
+    return schedule(value, "momentum", minimum=0.0, below=1.0)
+
+
+def learning_rate(value: Any) -> Schedule:
+    return schedule(value, "learning_rate", minimum=0.0, positive=True)
+
+
+def norm_cap(value: Any) -> Schedule:
+    """C > 0: the longest step is √C."""
+    return schedule(value, "norm_cap", minimum=0.0, positive=True)

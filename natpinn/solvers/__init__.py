@@ -1,0 +1,7 @@
+"""Solvers of damped linear least squares, one per file."""
+
+from .base import DampedSolver as DampedSolver
+from .base import Factorization as Factorization
+from .base import SolveInfo as SolveInfo
+from .dual import Dual as Dual
+from .primal import Primal as Primal

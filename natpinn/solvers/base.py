@@ -1,0 +1,49 @@
+"""Damped linear least squares: the contract of every solver."""
+
+from abc import abstractmethod
+from typing import Generic, NamedTuple, TypeVar
+
+import equinox as eqx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..models import Theta
+from ..objective import Linearization
+
+State = TypeVar("State")
+
+
+class SolveInfo(NamedTuple):
+    """What a solve has to say about itself."""
+
+    damping: Float[Array, ""]  # the damping that was used
+
+
+class Factorization(eqx.Module):
+    """A system that is assembled once and solved for several right-hand sides and dampings."""
+
+    @abstractmethod
+    def solve(
+        self, b: Float[Array, " n"], damping: Float[Array, ""]
+    ) -> tuple[Theta, SolveInfo]: ...
+
+    @abstractmethod
+    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
+        """tr(K (K + λI)⁻¹), how many eigenvalues are above the damping, smoothly counted."""
+
+
+class DampedSolver(eqx.Module, Generic[State]):
+    """x = argmin |J x − b|² + λ|x|²."""
+
+    @abstractmethod
+    def init(self, theta: Theta) -> State: ...
+
+    @abstractmethod
+    def factorize(
+        self, linearization: Linearization, state: State, *, key: PRNGKeyArray
+    ) -> tuple[Factorization, State]: ...
+
+
+def smooth_count(eigenvalues: Float[Array, " n"], damping: Float[Array, ""]) -> Float[Array, ""]:
+    """Σ λᵢ/(λᵢ + λ), where round-off below zero counts as zero."""
+    positive = eigenvalues.clip(0)
+    return (positive / (positive + damping)).sum()

@@ -1,0 +1,35 @@
+"""ENGD-W: the solve in sample space."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..models import Theta
+from ..objective import Linearization
+from .base import DampedSolver, Factorization, SolveInfo, smooth_count
+
+
+class Dual(DampedSolver[None]):
+    """x = Jᵀ (J Jᵀ + λI)⁻¹ b: the push-through form, O(N²P)."""
+
+    def init(self, theta: Theta) -> None:
+        return None
+
+    def factorize(
+        self, linearization: Linearization, state: None, *, key: PRNGKeyArray
+    ) -> tuple["DualFactorization", None]:
+        return DualFactorization(linearization, linearization.kernel()), None
+
+
+class DualFactorization(Factorization):
+    linearization: Linearization
+    kernel: Float[Array, "n n"]
+
+    def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
+        damped = self.kernel + damping * jnp.eye(len(self.kernel))
+        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
+        y = jax.scipy.linalg.cho_solve((factor, True), b)
+        return self.linearization.vjp(y), SolveInfo(damping)
+
+    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
+        return smooth_count(jnp.linalg.eigvalsh(self.kernel), damping)

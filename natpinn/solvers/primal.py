@@ -1,0 +1,59 @@
+"""Dense ENGD: the solve in parameter space."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..errors import InputError
+from ..models import Theta
+from ..objective import Linearization
+from .base import DampedSolver, Factorization, SolveInfo, smooth_count
+
+
+class Primal(DampedSolver[Float[Array, "p p"] | None]):
+    """x = (G + λI)⁻¹ Jᵀ b, with G an average of Jᵀ J over the steps, O(P³).
+
+    G ← average · G + (1 − average) · Jᵀ J, starting from the identity or from zero.
+    """
+
+    average: float = eqx.field(static=True, default=0.0)
+    start_at_identity: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        if not 0 <= self.average < 1:
+            raise InputError(f"average must be at least 0 and below 1, got {self.average}")
+
+    def init(self, theta: Theta) -> Float[Array, "p p"] | None:
+        if self.average == 0:  # the first update forgets the start
+            return None
+        p = sum(leaf.size for leaf in jax.tree.leaves(theta))
+        return jnp.eye(p) if self.start_at_identity else jnp.zeros((p, p))
+
+    def factorize(
+        self,
+        linearization: Linearization,
+        state: Float[Array, "p p"] | None,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple["PrimalFactorization", Float[Array, "p p"] | None]:
+        gramian = linearization.gramian()
+        if state is None:
+            return PrimalFactorization(linearization, gramian), None
+        gramian = self.average * state + (1 - self.average) * gramian
+        return PrimalFactorization(linearization, gramian), gramian
+
+
+class PrimalFactorization(Factorization):
+    linearization: Linearization
+    gramian: Float[Array, "p p"]
+
+    def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
+        gradient, unravel = ravel_pytree(self.linearization.vjp(b))
+        damped = self.gramian + damping * jnp.eye(len(self.gramian))
+        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
+        return unravel(jax.scipy.linalg.cho_solve((factor, True), gradient)), SolveInfo(damping)
+
+    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
+        return smooth_count(jnp.linalg.eigvalsh(self.gramian), damping)
