@@ -1,0 +1,180 @@
+"""The command line: natpinn list | solve."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import config as configuration
+from . import records
+from .errors import InputError
+from .problems import CATALOGUE
+from .solution import model_key, run
+
+app = typer.Typer(
+    name="natpinn",
+    help="Solve PDEs with neural networks trained by natural gradients.",
+    epilog="Start with:  natpinn solve poisson_2d --budget 10",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.callback()
+def natpinn() -> None:
+    """Solve PDEs with neural networks trained by natural gradients."""
+
+
+@app.command("list")
+def list_names(as_json: JsonFlag = False) -> None:
+    """List the problems and the optimizers, with their settings and defaults."""
+    if as_json:
+        print(json.dumps(_names(), indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    problems = Table("problem", "equation", "net", "points per step", title="Problems")
+    for name, entry in CATALOGUE.items():
+        net = "-".join(map(str, entry.widths))
+        points = " + ".join(f"{n} {key}" for key, n in entry.points.items())
+        problems.add_row(name, entry.description, net, points)
+    optimizers = Table("optimizer", "what it is", "settings and defaults", title="Optimizers")
+    for name, build in configuration.OPTIMIZERS.items():
+        defaults = configuration.optimizer_defaults(name)
+        settings = "\n".join(f"{key} = {value}" for key, value in defaults.items())
+        optimizers.add_row(name, (build.__doc__ or "").split("\n")[0], settings)
+    console.print(problems)
+    console.print(optimizers)
+    console.print("Your own problem: natpinn solve module:attribute (a Problem of your own file).")
+
+
+@app.command()
+def solve(
+    problem: Annotated[
+        str | None,
+        typer.Argument(help="A name from `natpinn list`, or module:attribute for your own."),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="A name from `natpinn list`; takes the best settings for the problem."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Stop after so many seconds of training (60 if nothing is said)."),
+    ] = None,
+    stop_at: Annotated[float | None, typer.Option(help="Stop at this L2 error.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and points.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in optimizer.damping=1e-6."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings, such as a run's config.toml.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder (by default a new one under runs/).")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the settings, run nothing.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Solve a problem and write a run folder: settings, metrics, parameters, a picture.
+
+    \b
+    natpinn solve poisson_2d --budget 10
+    natpinn solve poisson_5d --optimizer spring --set points.interior=300
+    natpinn solve heat_4d --set problem.dimension=10 --dry-run
+    """
+    given: dict[str, Any] = {} if config is None else configuration.read_file(config)
+    flags = {
+        "problem.name": problem,
+        "optimizer.name": optimizer,
+        "train.steps": steps,
+        "train.budget": budget,
+        "train.stop_at": stop_at,
+        "seed": seed,
+    }
+    given |= {key: value for key, value in flags.items() if value is not None}
+    given |= dict(map(configuration.parse_setting, settings or []))
+    resolved = configuration.resolve(given)
+    described = resolved.as_dict()
+    built = resolved.build_problem()
+    optimizer_built = resolved.build_optimizer()
+    if dry_run:
+        print(json.dumps(described, indent=2) if as_json else tomli_w.dumps(described), end="")
+        return
+    model = resolved.build_model(built, model_key(resolved.seed))
+    folder = out or _free_folder(resolved)
+    solution = run(built, model, optimizer_built, resolved, described, folder, progress=True)
+    if as_json:
+        print((folder / records.SUMMARY).read_text(), end="")
+    else:
+        _print_outcome(solution.summary, folder)
+
+
+def main() -> None:
+    """The entry point: errors are one line on stderr, with exit code 2."""
+    try:
+        app(standalone_mode=False)
+    except InputError as error:
+        _fail(str(error))
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except typer.Abort:
+        _fail("stopped")
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(error.format_message())  # pyright: ignore  # a usage error of click
+
+
+def _fail(message: str) -> None:
+    print(f"natpinn: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _names() -> dict[str, Any]:
+    problems = {
+        name: {
+            "description": entry.description,
+            "dimension": entry.dimension,
+            "widths": entry.widths,
+            "points": entry.points,
+        }
+        for name, entry in CATALOGUE.items()
+    }
+    optimizers = {n: configuration.optimizer_defaults(n) for n in configuration.OPTIMIZERS}
+    return {"problems": problems, "optimizers": optimizers}
+
+
+def _free_folder(config: configuration.Config) -> Path:
+    """runs/PROBLEM-OPTIMIZER-N with the first N that is free."""
+    stem = f"{config.problem.name.replace(':', '.')}-{config.optimizer['name']}"
+    number = 1
+    while (folder := Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return folder
+
+
+def _print_outcome(summary: dict[str, Any], folder: Path) -> None:
+    steps, seconds = summary["steps"], summary["seconds"]
+    print(f"{summary['status']}: {steps:,} steps in {seconds:.1f} s on {summary['device']}")
+    if summary["message"]:
+        print(f"  {summary['message']}")
+    if summary["best_l2"] is not None:
+        best, relative = summary["best_l2"], summary["best_relative_l2"]
+        print(f"  L2 error   {best:.3e}   relative {relative:.3e}")
+    elif summary["best_loss"] is not None:
+        print(f"  validation loss   {summary['best_loss']:.3e}")
+    print(f"  picture    {folder / records.PICTURE}")
+    print(f"  run folder {folder}")
