@@ -63,11 +63,14 @@ def machine() -> dict[str, Any]:
     """Where a run took place: device, versions and peak memory so far."""
     from importlib.metadata import version
 
+    from . import __version__
+
     device = jax.devices()[0]
-    packages = ("natpinn", "jax", "equinox", "optax", "folx", "numpy")
+    packages = ("jax", "equinox", "optax", "folx", "numpy")
     return {
         "device": f"{device.device_kind} ({device.platform})",
         "versions": {
+            "natpinn": __version__,
             "python": sys.version.split()[0],
             **{name: version(name) for name in packages},
         },

@@ -207,7 +207,10 @@ def _metrics(
 def _measure(
     objective: LeastSquares, evaluation: Evaluation, state: TrainState
 ) -> dict[str, float]:
-    return {name: float(v) for name, v in _metrics(objective, evaluation, state).items()}
+    """The metrics as numbers: the loss, its parts in the order of the conditions, the rest."""
+    metrics = {name: float(v) for name, v in _metrics(objective, evaluation, state).items()}
+    first = ["loss", *(f"loss_{name}" for name in objective.conditions)]
+    return {name: metrics.pop(name) for name in first} | metrics
 
 
 def _batch(objective: LeastSquares, state: TrainState) -> tuple[LeastSquares, PRNGKeyArray]:
