@@ -9,7 +9,6 @@ from .condition import Condition as Condition
 from .domains import Box as Box
 from .domains import Data as Data
 from .domains import Domain as Domain
-from .domains import TimeSpace as TimeSpace
 from .domains import Union as Union
 from .errors import InputError as InputError
 from .line_search import Fixed as Fixed
@@ -50,6 +49,7 @@ from .solvers import DampedSolver as DampedSolver
 from .solvers import Dual as Dual
 from .solvers import Factorization as Factorization
 from .solvers import Primal as Primal
+from .spacetime import TimeSpace as TimeSpace
 from .train import Callback as Callback
 from .train import Progress as Progress
 from .train import TrainResult as TrainResult

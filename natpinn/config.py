@@ -22,7 +22,6 @@ import cattrs
 import jax
 import jax.numpy as jnp
 import optax
-from cattrs.strategies import use_class_methods
 from jaxtyping import PRNGKeyArray
 
 from . import optimizers, problems
@@ -291,7 +290,9 @@ def _structure(settings: dict[str, Any]) -> Config:
         reasons = [reason.replace("$.", "") for reason in cattrs.transform_error(error)]
         raise InputError("; ".join(reasons)) from error
     if config.format != FORMAT:
-        raise InputError(f"this natpinn reads configurations of format {FORMAT}, got {config.format}")
+        raise InputError(
+            f"this natpinn reads configurations of format {FORMAT}, got {config.format}"
+        )
     return config
 
 
@@ -312,7 +313,6 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(float, strict(int, float))
     converter.register_structure_hook(str, strict(str))
     converter.register_structure_hook(bool, strict(bool))
-    use_class_methods(converter)
     return converter
 
 

@@ -7,7 +7,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from . import train
+from .train import Progress as RunProgress
 
 SECONDS_BETWEEN_LINES = 1.0
 
@@ -35,7 +35,7 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, progress: train.Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         if self._bar is not None:
             completed = _fraction(progress)
             self._bar.update(self._task, description=describe(progress), completed=completed)
@@ -43,7 +43,7 @@ class Display:
             self._last_line = time.monotonic()
             self._line(describe(progress))
 
-    def _is_due(self, progress: train.Progress) -> bool:
+    def _is_due(self, progress: RunProgress) -> bool:
         waited = time.monotonic() - self._last_line
         return waited >= SECONDS_BETWEEN_LINES or _fraction(progress) >= 1
 
@@ -51,7 +51,7 @@ class Display:
         print(text, file=self._stream, flush=True)
 
 
-def describe(progress: train.Progress) -> str:
+def describe(progress: RunProgress) -> str:
     """One line: where a run stands."""
     parts = [f"step {progress.step:,}", f"loss {progress.metrics['loss']:.2e}"]
     names = {"relative_l2_error": "relative L2 error", "validation_loss": "validation loss"}
@@ -62,14 +62,14 @@ def describe(progress: train.Progress) -> str:
     return "  ".join(parts)
 
 
-def _fraction(progress: train.Progress) -> float:
+def _fraction(progress: RunProgress) -> float:
     """How much of the run is done, by the limit that comes first."""
     parts = [progress.step / progress.steps] if progress.steps else []
     parts += [progress.seconds / progress.budget] if progress.budget else []
     return min(1.0, max(parts))
 
 
-def _seconds_left(progress: train.Progress) -> float:
+def _seconds_left(progress: RunProgress) -> float:
     per_step = progress.seconds / progress.step
     limits = [(progress.steps - progress.step) * per_step] if progress.steps else []
     limits += [progress.budget - progress.seconds] if progress.budget else []

@@ -1,11 +1,10 @@
-"""Sets of points: boxes, their boundaries, time × space, slices, unions and measured data.
+"""Sets of points: boxes, their boundaries, unions and measured data.
 
 Most are images of the unit cube, written for one point: a sampler of the cube then gives points
 of the domain, uniform where the sampler is.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from numpy.typing import ArrayLike
 
 from .errors import InputError, unknown
 from .precision import float64
@@ -95,7 +95,7 @@ class Box(CubeImage):
     lower: Float[Array, " d"]
     upper: Float[Array, " d"]
 
-    def __init__(self, lower: Sequence[float] | Array, upper: Sequence[float] | Array):
+    def __init__(self, lower: ArrayLike, upper: ArrayLike):
         self.lower = float64(np.asarray(lower), "the lower corner of a box")
         self.upper = float64(np.asarray(upper), "the upper corner of a box")
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape or not self.lower.size:
@@ -106,7 +106,7 @@ class Box(CubeImage):
         if not bool(jnp.all(self.lower < self.upper)):
             raise InputError(
                 f"a box needs lower < upper in every coordinate, got {self.lower.tolist()} and "
-                f"{self.upper.tolist()}: exchange the corners, or drop the coordinate without extent"
+                f"{self.upper.tolist()}: exchange the corners, or drop an axis without extent"
             )
 
     @classmethod
@@ -191,115 +191,6 @@ class BoxBoundary(Surface):
         return jnp.where(on_axis, end, self.box.place(unit[1:])), normal
 
 
-class TimeSpace(CubeImage):
-    """[start, end] × space, with time as coordinate 0."""
-
-    start: Float[Array, ""]
-    end: Float[Array, ""]
-    space: CubeImage
-
-    def __init__(self, start: float, end: float, space: CubeImage):
-        self.start, self.end = float64(start, "start"), float64(end, "end")
-        self.space = space
-        if not bool(self.start < self.end):
-            raise InputError(f"time must run forward: need start < end, got {start} and {end}")
-
-    @property
-    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        lower, upper = self.space.bounds
-        return _with_time(self.start, lower), _with_time(self.end, upper)
-
-    @property
-    def unit_dimension(self) -> int:
-        return 1 + self.space.unit_dimension
-
-    @property
-    def has_volume(self) -> bool:
-        return self.space.has_volume
-
-    @property
-    def measure(self) -> Float[Array, ""]:
-        return (self.end - self.start) * self.space.measure
-
-    def place(self, unit: Float[Array, " k"]) -> Float[Array, " d"]:
-        time = self.start + (self.end - self.start) * unit[0]
-        return _with_time(time, self.space.place(unit[1:]))
-
-    @property
-    def initial(self) -> "TimeSlice":
-        """{start} × space."""
-        return TimeSlice(self.start, self.space)
-
-    @property
-    def final(self) -> "TimeSlice":
-        """{end} × space."""
-        return TimeSlice(self.end, self.space)
-
-    @property
-    def boundary(self) -> "Lateral":
-        """[start, end] × the boundary of the space."""
-        return Lateral(self, self._box.boundary)
-
-    def faces(self, *names: str) -> "Lateral":
-        """[start, end] × some faces of the space; `x0` is its first coordinate, not time."""
-        return Lateral(self, self._box.faces(*names))
-
-    @property
-    def _box(self) -> Box:
-        if not isinstance(self.space, Box):
-            raise InputError(f"only a Box has faces to follow in time, got {type(self.space).__name__}")
-        return self.space
-
-
-class TimeSlice(CubeImage):
-    """{time} × space."""
-
-    time: Float[Array, ""]
-    space: CubeImage
-
-    @property
-    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        lower, upper = self.space.bounds
-        return _with_time(self.time, lower), _with_time(self.time, upper)
-
-    @property
-    def unit_dimension(self) -> int:
-        return self.space.unit_dimension
-
-    @property
-    def measure(self) -> Float[Array, ""]:
-        return self.space.measure
-
-    def place(self, unit: Float[Array, " k"]) -> Float[Array, " d"]:
-        return _with_time(self.time, self.space.place(unit))
-
-
-class Lateral(Surface):
-    """[start, end] × a surface: where boundary conditions of a time-dependent problem hold."""
-
-    slab: TimeSpace
-    surface: Surface
-
-    @property
-    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        return self.slab.bounds
-
-    @property
-    def unit_dimension(self) -> int:
-        return 1 + self.surface.unit_dimension
-
-    @property
-    def measure(self) -> Float[Array, ""]:
-        return (self.slab.end - self.slab.start) * self.surface.measure
-
-    def place_with_normal(
-        self, unit: Float[Array, " k"]
-    ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        x, normal = self.surface.place_with_normal(unit[1:])
-        time = self.slab.start + (self.slab.end - self.slab.start) * unit[0]
-        return _with_time(time, x), _with_time(jnp.zeros_like(time), normal)
-
-
 class WithNormals(CubeImage):
     """Points of a surface with their outward normals, for Neumann and Robin conditions."""
 
@@ -361,7 +252,7 @@ class Union(CubeImage):
 
 
 class Data(Domain):
-    """Measured data: a point is a pair (x, value). Fewer points than there are form random subsets."""
+    """Measured data: a point is a pair (x, value). A batch is all of them or a random subset."""
 
     points: Float[Array, "n d"]
     values: Float[Array, "n ..."]
@@ -409,7 +300,3 @@ def _choose(unit: Float[Array, ""], weights: Float[Array, " m"]) -> Array:
     """An index below m, drawn in proportion to the weights by one uniform number."""
     ends = jnp.cumsum(weights) / jnp.sum(weights)
     return jnp.minimum(jnp.sum(unit >= ends), len(weights) - 1)
-
-
-def _with_time(time: Float[Array, ""], x: Float[Array, " d"]) -> Float[Array, " d+1"]:
-    return jnp.concatenate([time[None], x])

@@ -45,7 +45,7 @@ class Fixed(LineSearch):
 
 
 class Grid(LineSearch):
-    """The best of 2^smallest, …, 2^largest on the same batch, all tried together; 0 if none helps."""
+    """The best of 2^smallest, …, 2^largest on the batch, all tried together; 0 if none helps."""
 
     smallest: int = eqx.field(static=True, default=-30)
     largest: int = eqx.field(static=True, default=0)

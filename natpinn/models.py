@@ -95,10 +95,11 @@ class Applied(eqx.Module):
         return self.apply(self.parameters, x)
 
 
-def as_model(model: Any) -> Callable[..., Any]:
+def as_model(model: Any) -> Any:
     """A model from an Equinox module, or from a (parameters, apply) pair."""
     if isinstance(model, tuple) and len(model) == 2 and callable(model[1]):
-        model = Applied(jax.tree.map(jnp.asarray, model[0]), model[1])
+        parameters, apply = model
+        model = Applied(jax.tree.map(jnp.asarray, parameters), apply)
     if not callable(model):
         raise InputError(
             f"a model is a module that can be called at one point, or a (parameters, apply) pair, "

@@ -1,6 +1,7 @@
 """Where equations and optimizers meet: a PDE on one batch of points, as nonlinear least squares."""
 
 from collections import OrderedDict
+from itertools import accumulate
 from typing import Any
 
 import equinox as eqx
@@ -18,8 +19,14 @@ class Linearization(eqx.Module):
     """residual(θ + v) ≈ residual + J v, with the rows of each condition together."""
 
     residual: Float[Array, " n"]
-    jacobian: kernel.Blocks
-    rows: dict[str, slice] = eqx.field(static=True)
+    jacobian: tuple[kernel.Blocks, ...]  # one row block for each condition
+    conditions: tuple[str, ...] = eqx.field(static=True)
+
+    @property
+    def rows(self) -> dict[str, slice]:
+        """Which rows belong to which condition."""
+        ends = list(accumulate(map(kernel.row_count, self.jacobian), initial=0))
+        return dict(zip(self.conditions, map(slice, ends[:-1], ends[1:]), strict=True))
 
     def jvp(self, v: Theta) -> Float[Array, " n"]:
         """J v."""
@@ -72,15 +79,9 @@ class LeastSquares(eqx.Module):
         return {name: 0.5 * jnp.sum(rows**2) for name, rows in self.residuals(theta).items()}
 
     def linearize(self, theta: Theta) -> Linearization:
-        parts = {name: self._linearize_condition(name, theta) for name in self.conditions}
-        residual = jnp.concatenate([residual for residual, _ in parts.values()])
-        blocks = [jacobian for _, jacobian in parts.values()]
-        jacobian = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
-        ends = [0]
-        for part, _ in parts.values():
-            ends.append(ends[-1] + len(part))
-        rows = {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(parts)}
-        return Linearization(residual, jacobian, rows)
+        parts = [self._linearize_condition(name, theta) for name in self.conditions]
+        residuals, jacobian = zip(*parts, strict=True)
+        return Linearization(jnp.concatenate(residuals), jacobian, tuple(self.conditions))
 
     def resample(self, key: PRNGKeyArray) -> "LeastSquares":
         """The same problem on fresh points."""

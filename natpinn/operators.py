@@ -124,7 +124,7 @@ def _propagate(
     """Push (x, directions, drift) through `u` as (value, Jacobian, Laplacian) streams."""
     if _has_loop(jax.make_jaxpr(u)(x).jaxpr):
         return _nested(u, x, directions, drift)
-    seed = FwdLaplArray(x, FwdJacobian(directions), drift)
+    seed: Any = FwdLaplArray(x, FwdJacobian(directions), drift)
     out: Any = folx.forward_laplacian(u, disable_jit=True)(seed)
     if not isinstance(out, FwdLaplArray):  # u does not depend on x
         zero = jnp.zeros_like(out)

@@ -120,7 +120,8 @@ class Problem(eqx.Module):
         model = as_model(model)
         if list(points) != list(self.conditions):
             raise InputError(
-                f"points must be given for {list(self.conditions)} in this order, got {list(points)}"
+                f"points must be given for {list(self.conditions)}, in this order, got "
+                f"{list(points)}"
             )
         self.check(model)
         theta, frozen = eqx.partition(model, eqx.is_inexact_array)
@@ -156,7 +157,7 @@ class Problem(eqx.Module):
 
 
 class Evaluation(eqx.Module):
-    """θ ↦ the L2 error, absolute and relative; the loss on a held batch where no solution is known."""
+    """θ ↦ the L2 error, absolute and relative; without a solution, the loss on a held batch."""
 
     objective: LeastSquares
     points: Float[Array, "n d"]

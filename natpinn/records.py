@@ -1,4 +1,4 @@
-"""The run folder: config, metrics, summary, parameters. Other tools read it, so it is a contract."""
+"""The run folder: config, metrics, summary, parameters. A contract, since other tools read it."""
 
 import json
 import math
@@ -93,7 +93,9 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except OSError as error:
-        raise InputError(f"{path.parent} is not a run folder: {path.name} cannot be read") from error
+        raise InputError(
+            f"{path.parent} is not a run folder: {path.name} cannot be read"
+        ) from error
 
 
 def _finite(value: Any) -> Any:

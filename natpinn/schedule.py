@@ -25,7 +25,9 @@ def schedule(
         return value
     try:
         number = float64(value, name)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{name} must be a number or a schedule, got {value!r}") from error
     if number.ndim:
         raise InputError(f"{name} must be one number, got shape {number.shape}")
@@ -55,6 +57,6 @@ def learning_rate(value: Any) -> Schedule:
     return schedule(value, "learning_rate", minimum=0.0, positive=True)
 
 
-def norm_cap(value: Any) -> Schedule:
-    """C > 0: the longest step is √C."""
-    return schedule(value, "norm_cap", minimum=0.0, positive=True)
+def norm_cap(value: Any) -> Schedule | None:
+    """C > 0, so that the longest step is √C; or None, and no step is too long."""
+    return None if value is None else schedule(value, "norm_cap", minimum=0.0, positive=True)

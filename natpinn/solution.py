@@ -175,7 +175,7 @@ def run(
 def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> Solution:
     """A solution from its run folder; `like` is a model of the shape that was trained.
 
-    Without `like` the model is rebuilt from the configuration, and so is a problem of the catalogue.
+    Without `like` the model is rebuilt from the configuration; so is a problem of the catalogue.
     """
     folder = Path(path)
     described = records.read_config(folder)
@@ -243,7 +243,7 @@ def _rebuild_model(described: dict[str, Any], problem: Problem | None) -> Any:
     name = described["model"]["name"]
     if name != "mlp" or problem is None:
         raise InputError(
-            f"the model of this run ({name}) is not described by its configuration: pass a model of "
+            f"the configuration does not describe the model of this run ({name}): pass a model of "
             f"the same shape as like="
         )
     from .config import ACTIVATIONS

@@ -118,7 +118,8 @@ def train(
             budget=budget,
             state=state,
         )
-        return any([callback(progress) for callback in callbacks])
+        answers = [callback(progress) for callback in callbacks]  # all of them, then decide
+        return any(answers)
 
     try:
         done = report(evaluated=True)
@@ -135,8 +136,8 @@ def train(
             if not math.isfinite(info.loss):
                 status = "diverged"
                 message = (
-                    f"the loss became {float(info.loss)} at step {step + int(taken)}: the result is "
-                    f"that of the best evaluation; try a larger damping or a smaller learning rate"
+                    f"the loss became {float(info.loss)} at step {step + int(taken)}: the best "
+                    f"parameters are kept; try a larger damping or a smaller learning rate"
                 )
                 break
             state, step, seconds = new_state, step + count, seconds + elapsed
@@ -188,7 +189,10 @@ def advance(
 
 def use_compilation_cache() -> None:
     """Keep compiled programs on disk, unless the user has said where or that they should not be."""
-    if jax.config.jax_compilation_cache_dir is None and "NATPINN_NO_CACHE" not in os.environ:
+    if (
+        jax.config.read("jax_compilation_cache_dir") is None
+        and "NATPINN_NO_CACHE" not in os.environ
+    ):
         root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(root / "natpinn"))
 

@@ -1,5 +1,7 @@
 """Points lie where they should, are spread as they should, and bring their normals."""
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,9 @@ SLAB = TimeSpace(0.5, 1.5, BOX)
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Sobol()], ids=["uniform", "sobol"])
-@pytest.mark.parametrize("domain", [BOX, SLAB, BOX.boundary, SLAB.boundary, SLAB.initial, SLAB.final])
+@pytest.mark.parametrize(
+    "domain", [BOX, SLAB, BOX.boundary, SLAB.boundary, SLAB.initial, SLAB.final]
+)
 def test_points_lie_in_their_domain(domain, sampler):
     points = jax.jit(lambda key: domain.sample(key, 257, sampler))(KEY)
     lower, upper = domain.bounds
@@ -71,7 +75,9 @@ def test_sobol_is_more_even_than_uniform_and_unbiased():
         return jnp.mean(jnp.prod(1 + jnp.sin(points - 0.5), axis=1)) - 1
 
     keys = jax.random.split(KEY, 64)
-    uniform, sobol = (np.asarray(jax.vmap(lambda k, s=s: error(s, k))(keys)) for s in (Uniform(), Sobol()))
+    uniform, sobol = (
+        np.asarray(jax.vmap(lambda k, s=s: error(s, k))(keys)) for s in (Uniform(), Sobol())
+    )
     assert sobol.std() < uniform.std() / 20
     assert abs(sobol.mean()) < 4 * sobol.std() / 8
     assert not np.array_equal(Sobol().unit(keys[0], 8, 2), Sobol().unit(keys[1], 8, 2))
@@ -85,8 +91,13 @@ def test_held_points_stay():
 
 def test_published_scales_are_norms():
     """The constants 1.34, 12.59 and 33.47 are the L2 norms of the solutions, rounded."""
-    for name, dimension in (("poisson_10d", 10), ("poisson_100d_harmonic", 100), ("poisson_100d", 100)):
+    for name, dimension in (
+        ("poisson_10d", 10),
+        ("poisson_100d_harmonic", 100),
+        ("poisson_100d", 100),
+    ):
         published = natpinn.problems.get(name).solution
+        assert published is not None
         points = Box.unit(dimension).sample(KEY, 20_000)
         norm = float(jnp.sqrt(jnp.mean(jax.vmap(published)(points) ** 2)))
         assert abs(norm - 1) < 0.01
@@ -106,8 +117,11 @@ def test_published_scales_are_norms():
         (lambda: Data(np.full((3, 1), np.nan), np.zeros(3)), "NaN"),
         (lambda: Condition(lambda u, x: u(x), BOX, points=0), "at least one point"),
         (lambda: Condition(lambda u, x: u(x), BOX, weight=-1.0), "positive"),
-        (lambda: Condition(lambda u, p: u(p[0]), Data(np.zeros((3, 1)), np.zeros(3)), points=4), "3"),
-        (lambda: Condition(3, BOX), "function"),
+        (
+            lambda: Condition(lambda u, p: u(p[0]), Data(np.zeros((3, 1)), np.zeros(3)), points=4),
+            "3",
+        ),
+        (lambda: Condition(cast(Any, 3), BOX), "function"),
     ],
 )
 def test_bad_domains_and_conditions_are_explained(build, message):

@@ -23,12 +23,14 @@ def golden(request):
 
 
 def test_residuals_losses_and_kernel_agree(golden):
-    evaluate = eqx.filter_jit(lambda objective, theta: (objective.linearize(theta)))
+    evaluate = eqx.filter_jit(lambda objective, theta: objective.linearize(theta))
     linearization = evaluate(golden.objective, golden.theta)
     interior, condition = golden.numbers["interior_residual"], golden.numbers["condition_residual"]
     scaled = np.concatenate([interior / len(interior) ** 0.5, condition / len(condition) ** 0.5])
     np.testing.assert_allclose(linearization.residual, scaled, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(golden.objective.residual(golden.theta), scaled, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        golden.objective.residual(golden.theta), scaled, rtol=1e-12, atol=1e-12
+    )
 
     kernel = golden.numbers["kernel"]
     np.testing.assert_allclose(linearization.kernel(), kernel, atol=1e-12 * np.abs(kernel).max())
@@ -49,9 +51,9 @@ def test_rows_know_their_condition(golden):
 @pytest.mark.parametrize("name", TRAJECTORIES)
 def test_trajectories_agree(golden, name):
     optimizer, wanted = TRAJECTORIES[name], golden.numbers[f"{name}_theta"]
-    step = eqx.filter_jit(lambda theta, state: optimizer.step(
-        golden.objective, theta, state, key=jax.random.key(0)
-    ))
+    step = eqx.filter_jit(
+        lambda theta, state: optimizer.step(golden.objective, theta, state, key=jax.random.key(0))
+    )
     theta, state = golden.theta, optimizer.init(golden.theta)
     for reference in wanted[1:]:
         theta, state, _ = step(theta, state)

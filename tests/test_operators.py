@@ -44,7 +44,9 @@ MODELS = {
     "mlp": natpinn.MLP(D, (7, 6), key=jax.random.key(0)),
     "vector mlp": natpinn.MLP(D, (7, 6), 2, key=jax.random.key(0)),
     "fourier mlp": natpinn.MLP(
-        D, (6,), key=jax.random.key(3),
+        D,
+        (6,),
+        key=jax.random.key(3),
         embedding=natpinn.FourierFeatures(D, 4, key=jax.random.key(4)),
     ),
     "attention": Attention(
@@ -64,35 +66,45 @@ def close(found, wanted):
 @pytest.mark.parametrize("name", MODELS)
 def test_operators_equal_dense_derivatives(name):
     u = MODELS[name]
-    hessian, slope = jax.hessian(u)(POINT), jax.jacfwd(u)(POINT)
-    close(gradient(u)(POINT), slope)
-    close(laplacian(u)(POINT), jnp.trace(hessian, axis1=-2, axis2=-1))
-    close(laplacian(u, [0, 2])(POINT), hessian[..., 0, 0] + hessian[..., 2, 2])
-    close(partial(u, 1)(POINT), slope[..., 1])
-    close(partial(u, 0, 2)(POINT), hessian[..., 0, 2])
-
+    value, slope, hessian = jax.jit(lambda x: (u(x), jax.jacfwd(u)(x), jax.hessian(u)(x)))(POINT)
+    trace = jnp.trace(hessian, axis1=-2, axis2=-1)
     weighted = jnp.einsum("...ij,ik,jk->...", hessian, SIGMA, SIGMA) + slope @ DRIFT
-    close(weighted_laplacian(u, SIGMA, DRIFT)(POINT), weighted)
-
-    value, first, second = value_gradient_laplacian(u)(POINT)
-    close(value, u(POINT))
-    close(first, slope)
-    close(second, jnp.trace(hessian, axis1=-2, axis2=-1))
-
-    value, first, second = weighted_value_gradient_laplacian(u, lambda x: SIGMA, lambda x: DRIFT)(POINT)
-    close(first, slope @ SIGMA)
-    close(second, weighted)
+    table = {
+        gradient(u): slope,
+        laplacian(u): trace,
+        laplacian(u, [0, 2]): hessian[..., 0, 0] + hessian[..., 2, 2],
+        partial(u, 1): slope[..., 1],
+        partial(u, 0, 2): hessian[..., 0, 2],
+        weighted_laplacian(u, SIGMA, DRIFT): weighted,
+        value_gradient_laplacian(u): (value, slope, trace),
+        weighted_value_gradient_laplacian(u, lambda x: SIGMA, lambda x: DRIFT): (
+            value,
+            slope @ SIGMA,
+            weighted,
+        ),
+    }
+    found = jax.jit(lambda x: [operator(x) for operator in table])(POINT)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(list(table.values())), strict=True):
+        close(a, b)
 
 
 @pytest.mark.parametrize("name", ["mlp", "attention"])
 def test_higher_orders_equal_nested_hessians(name):
     u = MODELS[name]
-    third = jax.jacfwd(jax.hessian(u))(POINT)
-    fourth = jax.hessian(jax.hessian(u))(POINT)
-    close(partial(u, 0, 1, 2)(POINT), third[0, 1, 2])
-    close(partial(u, 1, 1, 1, 1)(POINT), fourth[1, 1, 1, 1])
-    close(laplacian(laplacian(u))(POINT), jnp.einsum("iijj", fourth))
-    close(gradient(laplacian(u))(POINT), jnp.einsum("iij->j", third))
+    third, fourth = jax.jit(lambda x: (jax.jacfwd(jax.hessian(u))(x), _fourth(u)(x)))(POINT)
+    table = {
+        partial(u, 0, 1, 2): third[0, 1, 2],
+        partial(u, 1, 1, 1, 1): fourth[1, 1, 1, 1],
+        laplacian(laplacian(u)): jnp.einsum("iijj", fourth),
+        gradient(laplacian(u)): jnp.einsum("iij->j", third),
+    }
+    found = jax.jit(lambda x: [operator(x) for operator in table])(POINT)
+    for a, b in zip(found, table.values(), strict=True):
+        close(a, b)
+
+
+def _fourth(u):
+    return jax.jacfwd(jax.jacfwd(jax.hessian(u)))
 
 
 def test_vector_fields():

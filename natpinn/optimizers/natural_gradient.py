@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from .. import schedule
 from ..line_search import Fixed, Grid, LineSearch, descend
@@ -33,9 +33,7 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
     line_search: LineSearch
     damping: Schedule = eqx.field(converter=schedule.damping)
     momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)
-    norm_cap: Float[Array, ""] | None = eqx.field(
-        converter=lambda cap: cap if cap is None else schedule.norm_cap(cap), default=None
-    )
+    norm_cap: Schedule | None = eqx.field(converter=schedule.norm_cap, default=None)
 
     def init(self, theta: Theta) -> NaturalGradientState:
         zero = jax.tree.map(jnp.zeros_like, theta)
@@ -65,7 +63,8 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         direction = jax.tree.map(lambda leaf: leaf / bias, phi)
         size = self.line_search.step_size(objective, theta, direction, loss, state.step)
         if self.norm_cap is not None:
-            size = jnp.minimum(size, jnp.sqrt(self.norm_cap) / norm(phi))
+            longest = jnp.sqrt(schedule.at(self.norm_cap, state.step))
+            size = jnp.minimum(size, longest / norm(phi))
 
         details = {
             "step_size": size,
@@ -102,10 +101,10 @@ def spring(
     damping: Any = 1e-6,
     momentum: Any = 0.9,
     learning_rate: Any = 0.1,
-    norm_cap: float | None = 1e-3,
+    norm_cap: Any = 1e-3,
     line_search: LineSearch | None = None,
 ) -> NaturalGradient:
-    """SPRING: momentum inside the regulariser. A line search replaces learning rate and norm cap."""
+    """SPRING: momentum inside the regulariser. A line search replaces learning rate and cap."""
     if line_search is not None:
         return NaturalGradient(Dual(), line_search, damping, momentum)
     return NaturalGradient(Dual(), Fixed(learning_rate), damping, momentum, norm_cap)

@@ -4,9 +4,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..condition import Condition
-from ..domains import Box, TimeSpace
+from ..domains import Box
 from ..operators import Field, weighted_value_gradient_laplacian
 from ..problem import Problem
+from ..spacetime import TimeSpace
 
 
 def spreading_gaussian(dimension: int = 9) -> Problem:

@@ -4,9 +4,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..condition import Condition
-from ..domains import Box, TimeSpace
+from ..domains import Box
 from ..operators import Field, weighted_laplacian
 from ..problem import Problem
+from ..spacetime import TimeSpace
 
 DIFFUSIVITY = 0.25
 

@@ -35,7 +35,9 @@ def cosine_sum(dimension: int = 5) -> Problem:
 def harmonic(dimension: int = 10) -> Problem:
     """u = Σ x₂ᵢ₋₁x₂ᵢ / c: harmonic, so f = 0."""
     if dimension % 2:
-        raise InputError(f"this solution pairs coordinates: dimension must be even, got {dimension}")
+        raise InputError(
+            f"this solution pairs coordinates: dimension must be even, got {dimension}"
+        )
     scale = HARMONIC_SCALE.get(dimension) or (dimension / 32 * (dimension / 2 + 7 / 9)) ** 0.5
 
     def solution(x: Float[Array, " d"]) -> Float[Array, ""]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..problem import Problem
+from ..spacetime import TimeSpace
 
 POINTS_1D, POINTS_2D = 400, 120
 
@@ -20,10 +21,8 @@ def draw_solution(model: Any, problem: Problem, path: Path | str) -> None:
     from matplotlib.figure import Figure  # no pyplot: no state, no screen
 
     lower, upper = (np.asarray(corner) for corner in problem.domain.bounds)
-    if lower.size == 1:
-        points = np.linspace(lower, upper, POINTS_1D)
-    else:
-        points = _plane(lower, upper)
+    is_line = lower.size == 1
+    points = np.linspace(lower, upper, POINTS_1D) if is_line else _plane(lower, upper)
     learned = _values(model, points)
     exact = None if problem.solution is None else _values(problem.solution, points)
 
@@ -37,7 +36,7 @@ def draw_solution(model: Any, problem: Problem, path: Path | str) -> None:
             panels |= {"exact": exact[..., i], "error": learned[..., i] - exact[..., i]}
         for axis, (title, values) in zip(axes[i], panels.items(), strict=True):
             axis.set_title(title + suffix)
-            if lower.size == 1:
+            if is_line:
                 _curve(axis, points[:, 0], values, title)
             else:
                 _map(figure, axis, values, lower, upper, title, panels.get("exact"))
@@ -51,8 +50,6 @@ def draw_solution(model: Any, problem: Problem, path: Path | str) -> None:
 
 def coordinate_names(problem: Problem) -> list[str]:
     """t, x₁, x₂, … or x₁, x₂, …"""
-    from ..domains import TimeSpace
-
     d = problem.domain.dimension
     if isinstance(problem.domain, TimeSpace):
         return ["t", "x"] if d == 2 else ["t", *(f"x{i}" for i in range(1, d))]
@@ -97,8 +94,13 @@ def _map(
         limits, colours = (shown.min(), shown.max()), "viridis"
     extent = (lower[0], upper[0], lower[1], upper[1])
     image = axis.imshow(
-        values, origin="lower", extent=extent, aspect="auto", cmap=colours,
-        vmin=limits[0], vmax=limits[1],
+        values,
+        origin="lower",
+        extent=extent,
+        aspect="auto",
+        cmap=colours,
+        vmin=limits[0],
+        vmax=limits[1],
     )
     bar = figure.colorbar(image, ax=axis)
     bar.formatter.set_powerlimits((-2, 3))

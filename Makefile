@@ -1,0 +1,44 @@
+# Everything works in .venv at the project's root, which each target sets up by itself.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: install demo test check format clean
+
+install: .venv/.installed  ## set up .venv for using natpinn
+
+demo: .venv/.installed  ## solve a five-dimensional PDE with SPRING in under a minute
+	@rm -rf runs/demo
+	$(BIN)/natpinn solve poisson_5d --optimizer spring --budget 50 --out runs/demo \
+	  --set points.interior=300 --set points.boundary=60 \
+	  --set optimizer.damping=1e-8 --set optimizer.momentum=0.9 \
+	  --set optimizer.learning_rate=0.1 --set optimizer.norm_cap=1e-2
+
+test: .venv/.developed  ## run the tests
+	$(BIN)/python -m pytest
+
+check: .venv/.developed  ## format, lint and types
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/pyright --warnings | grep -v "^0 errors, 0 warnings" || test $${PIPESTATUS[0]} -eq 0
+
+format: .venv/.developed
+	$(BIN)/ruff format --quiet
+	$(BIN)/ruff check --fix --quiet
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit("natpinn needs Python 3.11 or newer, this is %d.%d: run make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/.developed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) install --constraint constraints.txt --editable ".[dev]"
+	@touch .venv/.installed $@
+
+SHELL := /bin/bash
