@@ -31,6 +31,9 @@ from .models import as_model
 from .optimizers import Optimizer
 from .problem import Problem
 from .sampling import Held, Sobol, Uniform
+from .train import check_limits
+
+_KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
 FORMAT = 1
 DEFAULT_OPTIMIZER = "engd_w"
@@ -145,7 +148,9 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
     merged = {**defaults, **settings}
     if merged["train.steps"] == merged["train.budget"] == "none":
         merged["train.budget"] = DEFAULT_BUDGET
-    return _structure(merged)
+    config = _structure(merged)
+    check_limits(config.train.steps, config.train.budget)
+    return config
 
 
 def lookup_problem(name: str, dimension: Any = None) -> Problem:
@@ -156,10 +161,13 @@ def lookup_problem(name: str, dimension: Any = None) -> Problem:
             raise InputError(f"problem.dimension must be a whole number, got {dimension!r}")
         return problems.get(name, dimension)
     found = _import_attribute("problem", name)
-    problem = found() if callable(found) and not isinstance(found, Problem) else found
-    if not isinstance(problem, Problem):
-        raise InputError(f"{name} must be a Problem or a function that returns one")
-    return problem
+    if inspect.isfunction(found) and not inspect.signature(found).parameters:
+        found = found()
+    if not isinstance(found, Problem):
+        raise InputError(
+            f"{name} must be a Problem, or a function without arguments that makes one"
+        )
+    return found
 
 
 def build_optimizer(settings: Mapping[str, Any]) -> Optimizer:
@@ -287,8 +295,8 @@ def _structure(settings: dict[str, Any]) -> Config:
     try:
         config = _converter().structure(nested, Config)
     except cattrs.BaseValidationError as error:
-        reasons = [reason.replace("$.", "") for reason in cattrs.transform_error(error)]
-        raise InputError("; ".join(reasons)) from error
+        reasons = cattrs.transform_error(error, format_exception=lambda e, _: str(e))
+        raise InputError("; ".join(reasons).replace(" @ $.", ", in ")) from error
     if config.format != FORMAT:
         raise InputError(
             f"this natpinn reads configurations of format {FORMAT}, got {config.format}"
@@ -304,7 +312,7 @@ def _converter() -> cattrs.Converter:
     def strict(*kinds: type) -> Callable[[Any, Any], Any]:
         def hook(value: Any, wanted: Any) -> Any:
             if isinstance(value, bool) != (bool in kinds) or not isinstance(value, kinds):
-                raise TypeError(f"{value!r} is not a {wanted.__name__}")
+                raise TypeError(f"{value!r} is not {_KINDS[wanted]}")
             return wanted(value)
 
         return hook

@@ -15,9 +15,9 @@ SECONDS_BETWEEN_LINES = 1.0
 class Display:
     """A callback of `train` that shows step, loss, error, ms/step and the time left."""
 
-    def __init__(self, stream: TextIO = sys.stderr):
-        self._console = Console(file=stream)
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None):
+        self._stream = stream or sys.stderr
+        self._console = Console(file=self._stream)
         self._last_line = -SECONDS_BETWEEN_LINES
         self._bar: Progress | None = None
 

@@ -139,7 +139,13 @@ class Problem(eqx.Module):
         points = coordinates(self.domain.sample(points_key, n, Uniform()))
         if self.solution is None:
             return Evaluation(objective, points, None)
-        return Evaluation(objective, points, jax.vmap(self.solution)(points))
+        reference = jax.vmap(self.solution)(points)
+        if not bool(jnp.isfinite(reference).all()):
+            raise InputError(
+                "the solution is NaN or infinite at some points of the domain: no error can be "
+                "measured against it; mend it, or leave it out to go by the validation loss"
+            )
+        return Evaluation(objective, points, reference)
 
     def _point(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self.domain.dimension,), jnp.float64)

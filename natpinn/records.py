@@ -6,7 +6,7 @@ import os
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import tomli_w
@@ -29,17 +29,17 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             (path / CONFIG).write_text(tomli_w.dumps(config))
-            self._metrics: TextIO = (path / METRICS).open("w", buffering=1)
+            (path / METRICS).touch()
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
         self.path = path
 
     def append(self, record: dict[str, float]) -> None:
         """One evaluation."""
-        self._metrics.write(json.dumps(_finite(record)) + "\n")
+        with (self.path / METRICS).open("a") as metrics:
+            metrics.write(json.dumps(_finite(record)) + "\n")
 
     def finish(self, summary: dict[str, Any]) -> None:
-        self._metrics.close()
         text = json.dumps(_finite(summary), indent=2, ensure_ascii=False)
         partial = self.path / f"{SUMMARY}.part"
         partial.write_text(text + "\n")

@@ -85,15 +85,10 @@ def train(
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
     """Train until `steps` are taken, `budget` seconds are spent or a callback returns True."""
-    if steps is None and budget is None:
-        raise InputError("say when to stop: give a number of steps, a budget in seconds, or both")
-    if steps is not None and steps < 1:
-        raise InputError(f"steps must be at least 1, got {steps}")
-    if budget is not None and not budget > 0:
-        raise InputError(f"budget must be a positive number of seconds, got {budget}")
+    check_limits(steps, budget)
     use_compilation_cache()
 
-    state = TrainState(theta, optimizer.init(theta), key, jnp.array(0))
+    state = _strongly_typed(TrainState(theta, optimizer.init(theta), key, jnp.array(0)))
     started = time.perf_counter()
     jax.block_until_ready(advance(optimizer, objective, state, jnp.array(0)))  # compiles only
     metrics = _measure(objective, evaluation, state)
@@ -187,12 +182,20 @@ def advance(
     return jax.lax.while_loop(may_go_on, body, (state, nothing, jnp.array(0)))
 
 
+def check_limits(steps: int | None, budget: float | None) -> None:
+    """A run ends."""
+    if steps is None and budget is None:
+        raise InputError("say when to stop: give a number of steps, a budget in seconds, or both")
+    if steps is not None and steps < 1:
+        raise InputError(f"steps must be at least 1, got {steps}")
+    if budget is not None and not budget > 0:
+        raise InputError(f"budget must be a positive number of seconds, got {budget}")
+
+
 def use_compilation_cache() -> None:
     """Keep compiled programs on disk, unless the user has said where or that they should not be."""
-    if (
-        jax.config.read("jax_compilation_cache_dir") is None
-        and "NATPINN_NO_CACHE" not in os.environ
-    ):
+    chosen = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if chosen is None and "NATPINN_NO_CACHE" not in os.environ:
         root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(root / "natpinn"))
 
@@ -221,6 +224,12 @@ def _batch(objective: LeastSquares, state: TrainState) -> tuple[LeastSquares, PR
     """The batch of a step, and a key for the optimizer: functions of the step alone."""
     sample_key, step_key = jax.random.split(jax.random.fold_in(state.key, state.step))
     return objective.resample(sample_key), step_key
+
+
+def _strongly_typed(state: TrainState) -> TrainState:
+    """Arrays made from Python numbers have weak types, and steps return strong ones: one program
+    for both needs one type."""
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
 
 
 def _or_infinity(value: float) -> float:

@@ -77,7 +77,7 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
 
 
 def engd(
-    damping: Any = 1e-8,
+    damping: Any = 1e-6,
     learning_rate: Any = 0.1,
     line_search: LineSearch | None = Grid(),
     average: float = 0.0,
@@ -89,7 +89,7 @@ def engd(
 
 
 def engd_w(
-    damping: Any = 1e-8,
+    damping: Any = 1e-6,
     learning_rate: Any = 0.1,
     line_search: LineSearch | None = Grid(),
 ) -> NaturalGradient:

@@ -1,0 +1,167 @@
+"""The command line as a user meets it."""
+
+import json
+import tomllib
+
+import pytest
+
+import natpinn
+from natpinn import cli
+
+FIXED, GRID = "--set optimizer.line_search=none", "--set optimizer.line_search=grid"
+SMALL = ["--set", "points.interior=30", "--set", "points.boundary=10", "--steps", "3"]
+
+
+@pytest.fixture
+def natpinn_command(capsys, monkeypatch, tmp_path):
+    """Runs a command line in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["natpinn", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_list_names_everything(natpinn_command):
+    code, out, _ = natpinn_command("list", "--json")
+    names = json.loads(out)
+    assert code == 0
+    assert set(names["problems"]) == set(natpinn.problems.CATALOGUE)
+    assert set(names["optimizers"]) == {"sgd", "adam", "engd", "engd_w", "spring"}
+    code, out, _ = natpinn_command("list")
+    assert "poisson_5d" in out
+    assert "engd_w" in out
+
+
+def test_solve_writes_a_run_folder_and_says_where(natpinn_command, tmp_path):
+    code, out, err = natpinn_command("solve", "poisson_2d", "--optimizer", "spring", *SMALL)
+    assert code == 0
+    assert "runs/poisson_2d-spring-1/solution.png" in out
+    assert "relative L2 error" in err
+    assert (tmp_path / "runs/poisson_2d-spring-1/solution.png").exists()
+
+    config = tmp_path / "runs/poisson_2d-spring-1/config.toml"
+    code, out, _ = natpinn_command("solve", "--config", config, "--out", "again", "--json")
+    assert code == 0
+    first = json.loads((tmp_path / "runs/poisson_2d-spring-1/summary.json").read_text())
+    again = json.loads(out)
+    assert again["final_l2"] == first["final_l2"]
+
+    code, _, err = natpinn_command("solve", "--config", config, "--out", "again")
+    assert code == 2
+    assert "again holds another run" in err
+
+
+def test_dry_run_prints_the_settings_and_builds_nothing(natpinn_command, tmp_path):
+    code, out, _ = natpinn_command("solve", "heat_4d", "--optimizer", "spring", "--dry-run")
+    settings = tomllib.loads(out)
+    assert code == 0
+    assert settings["optimizer"]["norm_cap"] == "none"
+    assert settings["optimizer"]["momentum"] == 0.9078455921509652
+    assert settings["points"] == {"interior": 3000, "boundary": 250, "initial": 250}
+    assert settings["train"]["budget"] == 60.0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        ("poisson_5d --optimizer engd_w", "damping", 3.1732122998048178e-12),
+        (f"poisson_5d --optimizer engd_w {FIXED}", "damping", 6.804473756440335e-08),
+        (f"poisson_5d --optimizer spring {GRID}", "momentum", 0.0632666532797279),
+        ("poisson_100d --optimizer spring --set optimizer.damping=1", "damping", 1),
+    ],
+)
+def test_presets_follow_problem_optimizer_and_step_rule(natpinn_command, arguments, name, value):
+    _, out, _ = natpinn_command("solve", *arguments.split(), "--dry-run", "--json")
+    assert json.loads(out)["optimizer"][name] == value
+
+
+def test_presets_bring_points_and_nets(natpinn_command):
+    _, out, _ = natpinn_command(
+        "solve", "poisson_10d", "--optimizer", "spring", "--dry-run", "--json"
+    )
+    assert json.loads(out)["points"] == {"interior": 100, "boundary": 50}
+    _, out, _ = natpinn_command("solve", "poisson_5d", "--optimizer", "engd", "--dry-run", "--json")
+    assert json.loads(out)["model"]["widths"] == [64, 48, 32, 16]
+
+
+def test_settings_reach_sampler_schedule_and_dimension(natpinn_command):
+    schedule = '{schedule="cosine_decay_schedule", init_value=0.1, decay_steps=100}'
+    code, out, err = natpinn_command(
+        "solve", "poisson_2d", "--optimizer", "spring", *SMALL, "--json", "--out", "r",
+        "--set", "sampling.points=sobol", "--set", "sampling.held=true",
+        "--set", "problem.dimension=3", "--set", f"optimizer.learning_rate={schedule}",
+        "--set", "model.widths=[5]", "--set", "model.activation=sin",
+    )  # fmt: skip
+    assert code == 0, err
+    assert json.loads(out)["parameters"] == 4 * 5 + 6
+
+
+def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import jax\nfrom natpinn import *\n"
+        "problem = Problem({'ode': Condition(lambda u, t: partial(u, 0)(t) + u(t), Box([0], [1]),"
+        " points=20)}, widths=(4,))\n"
+        "def net(key):\n    return MLP(1, (3,), key=key)\n"
+    )
+    code, out, err = natpinn_command("solve", "mine:problem", "--steps", "2")
+    assert code == 0, err
+    assert "validation loss" in out
+    code, out, _ = natpinn_command(
+        "solve", "mine:problem", "--steps", "2", "--set", "model.name=mine:net", "--json"
+    )
+    assert json.loads(out)["parameters"] == 3 + 3 + 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("poisson5d", "did you mean 'poisson_5d'"),
+        ("poisson_2d --optimizer sprin", "did you mean 'spring'"),
+        ("poisson_2d --set optimizer.dampin=1", "did you mean 'optimizer.damping'"),
+        ("poisson_2d --set damping=1", "did you mean 'optimizer.damping'"),
+        ("poisson_2d --set optimizer.damping=-1", "damping must be above 0"),
+        ("poisson_2d --optimizer spring --set optimizer.momentum=1", "momentum must be"),
+        ("poisson_2d --optimizer spring --set optimizer.momentum=x", "momentum must be a number"),
+        ("poisson_2d --set points.interior=0", "at least one point"),
+        ("poisson_2d --set points.interior=3.5", "3.5 is not a whole number"),
+        ("poisson_2d --set seed=true", "seed"),
+        ("poisson_2d --set nonsense", "key=value"),
+        ("poisson_2d --set sampling.points=sobl", "did you mean 'sobol'"),
+        ("poisson_2d --set optimizer.line_search=armijo", "did you mean 'grid'"),
+        ("poisson_2d --set problem.dimension=0", "at least 1"),
+        ("poisson_2d --set model.widths=[0]", "widths must be positive"),
+        ("poisson_2d --steps 0", "steps must be at least 1"),
+        ("poisson_2d --budget -3", "budget must be"),
+        ("poisson_2d --steps many", "--steps"),
+        ("poisson_2d --config missing.toml", "cannot read missing.toml"),
+        ("nowhere:problem", "cannot import 'nowhere'"),
+        ("natpinn:nothing", "natpinn has no 'nothing'"),
+        ("natpinn:Box", "Problem"),
+        ("", "which problem"),
+        ("poisson_2d --frobnicate", "frobnicate"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(natpinn_command, arguments, message, tmp_path):
+    code, out, err = natpinn_command("solve", *arguments.split())
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("natpinn: ")
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_teaches(natpinn_command):
+    code, out, _ = natpinn_command("solve", "--help")
+    assert code == 0
+    for word in ("--optimizer", "--budget", "--set", "natpinn solve poisson_2d"):
+        assert word in out

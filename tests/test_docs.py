@@ -1,0 +1,70 @@
+"""The documentation is true: code runs, commands exist, links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import natpinn
+from natpinn import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_readme_code_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        assert "budget=30" in block
+        exec(block.replace("budget=30", "budget=4"), {})
+    assert float(capsys.readouterr().out) < 1e-2
+    assert (tmp_path / "solution.png").exists()
+
+
+def commands():
+    text = "\n".join(page.read_text() for page in PAGES)
+    found = re.findall(r"^\s*(?:\| `)?(natpinn solve [^`#\n]*)", text, re.M)
+    return sorted({command.strip() for command in found if "FOLDER" not in command})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_documented_commands_are_valid(command, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    arguments = [a for a in command.split()[1:] if a != "--dry-run"]
+    monkeypatch.setattr("sys.argv", ["natpinn", *arguments, "--dry-run"])
+    cli.main()
+    assert "[optimizer]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_architecture_names_files_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`((?:natpinn|tests)/[^`,]+)`", text)
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / name).exists(), name
+
+
+def test_readme_names_public_things():
+    names = re.findall(r"`(\w+)`", (ROOT / "README.md").read_text())
+    operators = {"gradient", "laplacian", "weighted_laplacian", "partial", "divergence", "jacobian"}
+    assert operators <= set(names)
+    for name in operators | {
+        "Box",
+        "TimeSpace",
+        "Data",
+        "Sobol",
+        "Held",
+        "MLP",
+        "spring",
+        "engd_w",
+    }:
+        assert hasattr(natpinn, name)

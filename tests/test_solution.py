@@ -1,0 +1,226 @@
+"""From a problem to a solution and back from disk; models and conditions of every kind."""
+
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natpinn
+from natpinn import (
+    MLP,
+    Box,
+    Condition,
+    InputError,
+    Periodic,
+    Problem,
+    engd_w,
+    gradient,
+    laplacian,
+    load,
+    partial,
+    solve,
+)
+
+SQUARE = Box.unit(2)
+
+
+def wave(x):
+    return jnp.sin(jnp.pi * x[0]) * jnp.sin(jnp.pi * x[1])
+
+
+def poisson(solution=wave, model_points=60):
+    return Problem(
+        {
+            "interior": Condition(
+                lambda u, x: laplacian(u)(x) + 2 * jnp.pi**2 * wave(x), SQUARE, points=model_points
+            ),
+            "boundary": Condition(lambda u, x: u(x) - wave(x), SQUARE.boundary, points=30),
+        },
+        solution=solution,
+        widths=(12, 12),
+    )
+
+
+def quick(problem, *arguments, steps=5, **options):
+    return solve(problem, *arguments, steps=steps, progress=False, **options)
+
+
+def test_a_solution_is_callable_and_comes_back_from_disk(tmp_path):
+    solution = quick("poisson_2d", optimizer="spring", points={"interior": 30, "boundary": 10})
+    points = SQUARE.sample(jax.random.key(0), 4)
+    assert solution(points).shape == (4,)
+    assert solution(points[0]).shape == ()
+
+    solution.save(tmp_path / "run")
+    again = load(tmp_path / "run")
+    np.testing.assert_array_equal(again(points), solution(points))
+    assert again.history == solution.history
+    assert again.summary == json.loads(json.dumps(solution.summary))
+    again.plot(tmp_path / "again.png")
+    assert "poisson_2d" in repr(again)
+    with pytest.raises(InputError, match="holds another run"):
+        solution.save(tmp_path / "run")
+
+
+def test_the_run_folder_keeps_its_contract(tmp_path):
+    solution = quick(poisson(), out=tmp_path / "run", optimizer=engd_w(1e-5), steps=30)
+    folder = tmp_path / "run"
+    names = {"config.toml", "metrics.jsonl", "summary.json", "best", "checkpoint", "solution.png"}
+    assert {path.name for path in folder.iterdir()} == names
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    keys = ["step", "seconds", "loss", "loss_interior", "loss_boundary", "l2_error"]
+    assert list(records[-1])[:6] == keys
+    assert {"relative_l2_error", "step_size", "damping"} <= records[-1].keys()
+    summary = json.loads((folder / "summary.json").read_text())
+    wanted = (
+        "problem optimizer parameters points steps seconds compile_seconds steps_per_second "
+        "peak_memory_bytes best_l2 final_l2 best_relative_l2 final_relative_l2 status device "
+        "versions"
+    )
+    assert set(wanted.split()) <= summary.keys()
+    assert summary["steps"] == 30
+    assert summary["best_l2"] == min(record["l2_error"] for record in records)
+    assert summary["status"] == "finished"
+    assert solution.summary["best_relative_l2"] < 0.1
+
+
+def test_a_users_own_model_is_loaded_into_its_like(tmp_path):
+    model = MLP(2, (6,), key=jax.random.key(1), embedding=Periodic((2.0, 2.0)))
+    quick(poisson(), model, engd_w(1e-5), out=tmp_path / "run")
+    with pytest.raises(InputError, match="like="):
+        load(tmp_path / "run")
+    fresh = MLP(2, (6,), key=jax.random.key(9), embedding=Periodic((2.0, 2.0)))
+    loaded = load(tmp_path / "run", like=fresh, problem=poisson())
+    points = SQUARE.sample(jax.random.key(0), 4)
+    assert not np.allclose(loaded(points), jax.vmap(fresh)(points))
+    with pytest.raises(InputError, match="shape"):
+        load(tmp_path / "run", like=MLP(2, (7,), key=jax.random.key(1)), problem=poisson())
+    with pytest.raises(InputError, match="not a run folder"):
+        load(tmp_path)
+
+
+def test_a_pair_of_parameters_and_apply_is_a_model():
+    parameters = {"w": np.random.default_rng(0).normal(size=(10, 2)), "v": np.full(10, 0.1)}
+
+    def apply(p, x):
+        return p["v"] @ jnp.tanh(p["w"] @ x)
+
+    solution = quick(poisson(), (parameters, apply), engd_w(1e-5), steps=20)
+    assert solution.summary["parameters"] == 30
+    assert solution.summary["best_l2"] < solution.history[0]["l2_error"]
+
+
+def test_neumann_and_robin_conditions_work():
+    """u = cos(πx) y on the square: flux on two faces, a Robin condition on a third."""
+
+    def exact(x):
+        return jnp.cos(jnp.pi * x[0]) * x[1]
+
+    def flux(u, point):
+        x, normal = point
+        return gradient(u)(x) @ normal - gradient(exact)(x) @ normal
+
+    def robin(u, point):
+        return flux(u, point) + 2 * (u(point[0]) - exact(point[0]))
+
+    problem = Problem(
+        {
+            "interior": Condition(
+                lambda u, x: laplacian(u)(x) + jnp.pi**2 * exact(x), SQUARE, points=80
+            ),
+            "flux": Condition(flux, SQUARE.faces("x0-", "x0+").with_normals, points=20),
+            "robin": Condition(robin, SQUARE.faces("x1+").with_normals, points=20),
+            "value": Condition(lambda u, x: u(x) - exact(x), SQUARE.faces("x1-"), points=20),
+        },
+        solution=exact,
+        widths=(12, 12),
+    )
+    assert quick(problem, optimizer=engd_w(1e-6), steps=80).summary["best_relative_l2"] < 1e-2
+
+
+def test_without_a_solution_the_validation_loss_decides(tmp_path):
+    solution = quick(poisson(solution=None), optimizer=engd_w(1e-5), out=tmp_path / "r", steps=30)
+    assert solution.summary["best_l2"] is None
+    assert solution.summary["best_loss"] < 1e-2 * solution.history[0]["validation_loss"]
+    target = solution.history[10]["validation_loss"]
+    early = quick(poisson(solution=None), optimizer=engd_w(1e-5), stop_at=target, steps=1000)
+    assert early.summary["final_loss"] <= target
+    assert early.summary["steps"] < 1000
+
+
+def test_stop_at_ends_a_run_early():
+    solution = quick(poisson(), optimizer=engd_w(1e-5), stop_at=0.1, steps=1000)
+    assert solution.summary["final_l2"] <= 0.1
+    assert solution.summary["steps"] < 100
+
+
+def test_the_same_seed_gives_the_same_result():
+    one, two, other = (quick(poisson(), seed=seed).history[-1]["loss"] for seed in (3, 3, 4))
+    assert one == two
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: quick(poisson(), MLP(3, (4,), key=jax.random.key(0))),
+            "'interior' cannot be eval",
+        ),
+        (lambda: quick(poisson(), MLP(2, (4,), 2, key=jax.random.key(0))), r"values of shape \(\)"),
+        (lambda: quick(_with_residual(lambda u, x: jnp.ones((2, 2)))), r"'odd'.*got \(2, 2\)"),
+        (lambda: quick(_with_residual(lambda u, x: None)), "'odd'.*NoneType"),
+        (lambda: quick(_with_residual(lambda u, x: jnp.float32(u(x)))), "'odd'.*float32"),
+        (lambda: quick(_with_residual(lambda u, x: x @ jnp.ones(5))), "'odd' cannot be evaluated"),
+        (lambda: quick(poisson(), points={"interor": 3}), "did you mean 'points.interior'"),
+        (lambda: quick(poisson(), points={"interior": 0}), "at least one point, got 0"),
+        (lambda: quick(poisson(), optimizer="sprign"), "did you mean 'spring'"),
+        (lambda: quick("poisson5d"), "did you mean 'poisson_5d'"),
+        (lambda: quick(poisson(), _float32_model()), "float32"),
+        (lambda: quick(poisson(), lambda x: x[0]), "nothing to train"),
+        (lambda: quick(poisson(), 3), "got int"),
+        (lambda: quick(poisson(solution=lambda x: jnp.nan * x[0])), "solution.*NaN"),
+        (lambda: Problem({}), "at least one condition"),
+        (lambda: Problem(_mixed_dimensions()), "one dimension"),
+    ],
+)
+def test_bad_problems_and_models_are_explained(build, message):
+    with pytest.raises(InputError, match=message):
+        build()
+
+
+def _with_residual(residual):
+    return Problem({"odd": Condition(residual, SQUARE)}, widths=(4,))
+
+
+def _float32_model():
+    model = MLP(2, (4,), key=jax.random.key(0))
+    return jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, model)
+
+
+def _mixed_dimensions():
+    def residual(u, x):
+        return u(x)
+
+    return {"a": Condition(residual, SQUARE), "b": Condition(residual, Box.unit(3))}
+
+
+def test_dimension_is_a_setting():
+    heat = natpinn.problems.get("heat_4d", dimension=10)
+    assert heat.domain.dimension == 11
+    model = heat.default_model(jax.random.key(0), (8,))
+    assert partial(model, 0)(jnp.zeros(11)).shape == ()
+    with pytest.raises(InputError, match="even"):
+        natpinn.problems.get("poisson_10d", dimension=7)
+
+
+@pytest.mark.parametrize("name", natpinn.problems.CATALOGUE)
+def test_exact_solutions_solve_their_problem(name):
+    problem = natpinn.problems.get(name)
+    points = problem.with_points(dict.fromkeys(problem.conditions, 6)).sample(jax.random.key(0))
+    for key, condition in problem.conditions.items():
+        residual = jax.jit(jax.vmap(lambda x, c=condition: c.residual(problem.solution, x)))
+        assert float(jnp.abs(residual(points[key])).max()) < 1e-10
