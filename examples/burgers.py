@@ -6,18 +6,7 @@ u_t + u u_x = ν u_xx on [0, 1] × [−1, 1], u(0, x) = −sin(πx), u(t, ±1) =
 import jax.numpy as jnp
 import numpy as np
 
-from natpinn import (
-    Box,
-    Condition,
-    Problem,
-    Sobol,
-    Solution,
-    TimeSpace,
-    engd_w,
-    gradient,
-    partial,
-    solve,
-)
+from natpinn import Box, Condition, Problem, Sobol, Solution, TimeSpace, engd_w, partial, solve
 
 NU = 0.01 / jnp.pi
 NODES, WEIGHTS = np.polynomial.hermite.hermgauss(100)
@@ -33,8 +22,8 @@ def cole_hopf(tx):
 
 
 def burgers(u, tx):
-    u_t, u_x = gradient(u)(tx)
-    return u_t + u(tx) * u_x - NU * partial(u, 1, 1)(tx)
+    u_t, u_x, u_xx = (partial(u, *order)(tx) for order in ([0], [1], [1, 1]))
+    return u_t + u(tx) * u_x - NU * u_xx
 
 
 slab = TimeSpace(0, 1, Box([-1], [1]))

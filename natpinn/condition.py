@@ -13,14 +13,14 @@ from .errors import InputError
 from .precision import float64
 from .sampling import Sampler, Uniform
 
-INTERIOR_POINTS, SURFACE_POINTS = 1000, 200
+INTERIOR_POINTS, SURFACE_POINTS = 500, 100
 
 
 class Condition(eqx.Module):
     """residual(u, x) = 0 for every x of the domain; in the loss, weight/(2n) Σ residual².
 
     `residual` gets the model and ONE point, and returns one number or a vector of them. `points` is
-    how many a batch has: by default all of measured data, and otherwise 1000, or 200 for a domain
+    how many a batch has: by default all of measured data, and otherwise 500, or 100 for a domain
     of lower dimension than its points.
     """
 

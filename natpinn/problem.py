@@ -17,7 +17,7 @@ from .objective import LeastSquares, sample
 from .operators import Field
 from .sampling import Sampler, Uniform
 
-DEFAULT_WIDTHS = (64, 64, 48, 48)
+DEFAULT_WIDTHS = (32, 32, 32)
 
 
 class Problem(eqx.Module):
