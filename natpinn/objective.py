@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from . import kernel
 from .condition import Condition
 from .domains import Points
+from .layers import factored
 from .models import Theta
 
 
@@ -99,20 +100,20 @@ class LeastSquares(eqx.Module):
         """
         condition, scale = self.conditions[name], self._scale(name)
 
-        def at_point(point: Any) -> tuple[Float[Array, " k"], kernel.Blocks]:
+        def gradient(point: Any, row: Float[Array, " k"]) -> tuple[Array, Theta]:
             def rows(theta: Theta) -> Float[Array, " k"]:
                 return scale * condition.rows(eqx.combine(theta, self.frozen), point)
 
             residual, pull_back = jax.vjp(rows, theta)
-            if len(residual) == 1:
-                (gradient,) = pull_back(jnp.ones(1))
-                return residual, jax.tree.map(lambda leaf: leaf[None], gradient)
-            (gradients,) = jax.vmap(pull_back)(jnp.eye(len(residual)))
-            return residual, gradients
+            return residual @ row, pull_back(row)[0]
 
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.vmap(at_point)(self.points[name])
-        )
+        per_row = factored(gradient, kernel.worth_factoring)
+        one_point = jax.tree.map(lambda leaf: leaf[0], self.points[name])
+        k = len(jax.eval_shape(condition.rows, eqx.combine(theta, self.frozen), one_point))
+        per_point = jax.vmap(per_row, (None, 0)) if k > 1 else _with_row_axis(per_row)
+        rows = jnp.eye(k) if k > 1 else jnp.ones(1)
+        blocks = jax.vmap(per_point, (0, None))(self.points[name], rows)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
 
 
 def sample(conditions: OrderedDict[str, Condition], key: PRNGKeyArray) -> dict[str, Points]:
@@ -126,3 +127,8 @@ def sample(conditions: OrderedDict[str, Condition], key: PRNGKeyArray) -> dict[s
 
 def _residual_rows(condition: Condition, model: Any, points: Points) -> Float[Array, " n"]:
     return jax.vmap(lambda point: condition.rows(model, point))(points).ravel()
+
+
+def _with_row_axis(function: Any) -> Any:
+    """A function of a point whose results get a first axis of length one."""
+    return lambda point, row: jax.tree.map(lambda leaf: leaf[None], function(point, row))
