@@ -20,7 +20,7 @@ test: .venv/.developed  ## run the tests
 check: .venv/.developed  ## format, lint and types
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
-	$(BIN)/pyright --warnings | grep -v "^0 errors, 0 warnings" || test $${PIPESTATUS[0]} -eq 0
+	@found=$$($(BIN)/pyright --warnings) || { echo "$$found"; exit 1; }
 
 format: .venv/.developed
 	$(BIN)/ruff format --quiet

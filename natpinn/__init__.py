@@ -49,6 +49,7 @@ from .solvers import DampedSolver as DampedSolver
 from .solvers import Dual as Dual
 from .solvers import Factorization as Factorization
 from .solvers import Primal as Primal
+from .solvers import SolveInfo as SolveInfo
 from .spacetime import TimeSpace as TimeSpace
 from .train import Callback as Callback
 from .train import Progress as Progress

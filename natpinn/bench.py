@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.linalg import get_blas_funcs
 
 from .models import parameter_count
 from .optimizers import spring
@@ -59,7 +60,7 @@ def floor_seconds(rows: int, parameters: int, repeats: int = 5) -> float:
     if jax.default_backend() == "gpu":
         products.append(seconds(lambda: _syrk(jacobian), repeats))
     else:
-        from scipy.linalg.blas import dsyrk
+        (dsyrk,) = get_blas_funcs(["syrk"], dtype=np.float64)
 
         columns = np.asarray(jacobian).T  # in the order that BLAS wants, so nothing is copied
         products.append(seconds(lambda: dsyrk(1.0, columns, trans=1, lower=1), repeats))

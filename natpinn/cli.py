@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import equinox as eqx
+import jax
 import tomli_w
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from . import __version__, records
 from . import config as configuration
-from . import records
 from .errors import InputError
 from .problems import CATALOGUE
 from .solution import model_key, run
@@ -29,8 +31,21 @@ app = typer.Typer(
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"natpinn {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def natpinn() -> None:
+def natpinn(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
     """Solve PDEs with neural networks trained by natural gradients."""
 
 
@@ -71,7 +86,9 @@ def solve(
         float | None,
         typer.Option(help="Stop after so many seconds of training (60 if nothing is said)."),
     ] = None,
-    stop_at: Annotated[float | None, typer.Option(help="Stop at this L2 error.")] = None,
+    stop_at: Annotated[
+        float | None, typer.Option(help="Stop at this L2 error, or validation loss.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and points.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -95,7 +112,6 @@ def solve(
     natpinn solve poisson_5d --optimizer spring --set points.interior=300
     natpinn solve heat_4d --set problem.dimension=10 --dry-run
     """
-    given: dict[str, Any] = {} if config is None else configuration.read_file(config)
     flags = {
         "problem.name": problem,
         "optimizer.name": optimizer,
@@ -104,17 +120,21 @@ def solve(
         "train.stop_at": stop_at,
         "seed": seed,
     }
-    given |= {key: value for key, value in flags.items() if value is not None}
-    given |= dict(map(configuration.parse_setting, settings or []))
-    resolved = configuration.resolve(given)
+    flags = {key: value for key, value in flags.items() if value is not None}
+    flags |= dict(map(configuration.parse_setting, settings or []))
+    base = {} if config is None else configuration.read_file(config)
+    resolved = configuration.resolve(configuration.without_dependants(base, flags) | flags)
     described = resolved.as_dict()
     built = resolved.build_problem()
     optimizer_built = resolved.build_optimizer()
-    if dry_run:
-        print(json.dumps(described, indent=2) if as_json else tomli_w.dumps(described), end="")
-        return
-    model = resolved.build_model(built, model_key(resolved.seed))
     folder = out or _free_folder(resolved)
+    records.check_free(folder)
+    key = model_key(resolved.seed)
+    if dry_run:
+        built.check(eqx.filter_eval_shape(resolved.build_model, built, key))
+        print(json.dumps(described, indent=2) if as_json else tomli_w.dumps(described).rstrip())
+        return
+    model = resolved.build_model(built, key)
     solution = run(built, model, optimizer_built, resolved, described, folder, progress=True)
     if as_json:
         print((folder / records.SUMMARY).read_text(), end="")
@@ -125,9 +145,11 @@ def solve(
 def main() -> None:
     """The entry point: errors are one line on stderr, with exit code 2."""
     try:
-        app(standalone_mode=False)
+        app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except InputError as error:
         _fail(str(error))
+    except (jax.errors.JaxRuntimeError, RuntimeError) as error:  # no device, out of memory
+        _fail(str(error).strip().split("\n")[0])
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except typer.Abort:

@@ -51,6 +51,10 @@ class Condition(eqx.Module):
         self.sampler = sampler
         if not (self.weight.ndim == 0 and bool(self.weight > 0) and bool(self.weight < jnp.inf)):
             raise InputError(f"a weight must be a positive number, got {weight}")
+        if not isinstance(sampler, Sampler):
+            raise InputError(f"a sampler is an object such as Sobol(), got {sampler!r}")
+        if not isinstance(self.points, int):
+            raise InputError(f"points must be a whole number, got {points!r}")
         if self.points < 1:
             raise InputError(f"a condition needs at least one point, got {self.points}")
         if domain.size is not None and self.points > domain.size:
@@ -83,8 +87,6 @@ class Condition(eqx.Module):
         shapes = jax.tree.map(lambda p: p.shape, point)
         try:
             out = eqx.filter_eval_shape(self.residual, model, point)
-        except InputError:
-            raise
         except Exception as error:
             reason = str(error).strip().split("\n")[0]
             raise InputError(

@@ -5,7 +5,6 @@ for that problem and optimizer, and what the user says, in this order; what resu
 everything that is needed to run again.
 """
 
-import difflib
 import importlib
 import inspect
 import os
@@ -26,11 +25,11 @@ from jaxtyping import PRNGKeyArray
 
 from . import optimizers, problems
 from .errors import InputError, unknown
-from .line_search import Grid
+from .line_search import Fixed, Grid
 from .models import as_model
 from .optimizers import Optimizer
 from .problem import Problem
-from .sampling import Held, Sobol, Uniform
+from .sampling import Sobol, Uniform
 from .train import check_limits
 
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
@@ -38,6 +37,7 @@ _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true o
 FORMAT = 1
 DEFAULT_OPTIMIZER = "engd_w"
 DEFAULT_BUDGET = 60.0
+DEFAULT_LEARNING_RATE = 0.1
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": optimizers.sgd,
@@ -60,7 +60,7 @@ ACTIVATIONS = {
 @dataclass(frozen=True)
 class ProblemConfig:
     name: str  # of the catalogue, or module:attribute
-    dimension: int | None
+    dimension: int | None = None  # of the space of a problem of the catalogue
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    points: str  # uniform, or sobol
+    points: str | None  # uniform or sobol; none: as the problem says
     held: bool  # the same points at every step
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    points: int | None  # none: ten times the batch of the equation
+    points: int | None  # none: as the problem says
 
 
 @dataclass(frozen=True)
@@ -107,19 +107,30 @@ class Config:
         return _spell_none(cattrs.unstructure(self))
 
     def build_problem(self) -> Problem:
-        problem = lookup_problem(self.problem.name, self.problem.dimension)
-        sampler = _choose("sampling.points", self.sampling.points, SAMPLERS)()
-        problem = problem.with_sampler(Held(sampler) if self.sampling.held else sampler)
+        return self.apply_sizes(lookup_problem(self.problem.name, self.problem.dimension))
+
+    def apply_sizes(self, problem: Problem) -> Problem:
+        """A problem with the configured points and samplers."""
+        if self.sampling.points is not None:
+            problem = problem.with_sampler(_choose("sampler", self.sampling.points, SAMPLERS)())
+        if self.sampling.held:
+            problem = problem.with_held_points(self.seed)
         problem = problem.with_points(self.points)
         if self.evaluation.points is not None:
             problem = problem.with_evaluation_points(self.evaluation.points)
         return problem
 
     def build_model(self, problem: Problem, key: PRNGKeyArray) -> Any:
-        activation = _choose("model.activation", self.model.activation, ACTIVATIONS)
-        if self.model.name != "mlp":
-            return as_model(_import_attribute("model", self.model.name)(key))
-        return problem.default_model(key, self.model.widths, activation)
+        activation = _choose("activation", self.model.activation, ACTIVATIONS)
+        if self.model.name == "mlp":
+            return problem.default_model(key, self.model.widths, activation)
+        make = _import_attribute("model", self.model.name)
+        try:
+            return as_model(make(key))
+        except Exception as error:
+            raise InputError(
+                f"model {self.model.name!r} cannot be built from a key: {error}"
+            ) from error
 
     def build_optimizer(self) -> Optimizer:
         return build_optimizer(self.optimizer)
@@ -135,34 +146,53 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
     name = str(settings["problem.name"])
     if problem is None:
         problem = lookup_problem(name, settings.get("problem.dimension"))
-    defaults = _defaults(name, problem)
     optimizer = str(settings.get("optimizer.name", DEFAULT_OPTIMIZER))
-    defaults["optimizer.name"] = optimizer
-    defaults |= optimizer_defaults(optimizer)
-    if "optimizer.line_search" in settings:
-        defaults["optimizer.line_search"] = settings["optimizer.line_search"]
-    defaults |= preset(name, optimizer, defaults.get("optimizer.line_search", "none"))
+    defaults = _problem_defaults(name, problem) | _optimizer_settings(name, optimizer, settings)
     for key in settings:
         if key not in defaults:
-            raise _unknown_setting(key, list(defaults))
+            raise unknown("setting", key, defaults)
     merged = {**defaults, **settings}
     if merged["train.steps"] == merged["train.budget"] == "none":
         merged["train.budget"] = DEFAULT_BUDGET
     config = _structure(merged)
-    check_limits(config.train.steps, config.train.budget)
+    check_limits(config.train.steps, config.train.budget, config.train.stop_at)
+    if not 0 <= config.seed < 2**63:
+        raise InputError(f"seed must be at least 0 and below 2**63, got {config.seed}")
     return config
+
+
+def _optimizer_settings(
+    problem: str, optimizer: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of an optimizer for a problem: its defaults, then the preset for its step rule.
+
+    A line search needs no learning rate and no norm cap; a learning rate that is given needs no
+    line search.
+    """
+    defaults = {"optimizer.name": optimizer, **optimizer_defaults(optimizer)}
+    if "optimizer.line_search" in defaults:
+        if "optimizer.line_search" in settings:
+            defaults["optimizer.line_search"] = settings["optimizer.line_search"]
+        elif settings.get("optimizer.learning_rate", "none") != "none":
+            defaults["optimizer.line_search"] = "none"
+        if defaults["optimizer.line_search"] == "none":
+            defaults["optimizer.learning_rate"] = DEFAULT_LEARNING_RATE
+        else:
+            replaced = {"optimizer.learning_rate", "optimizer.norm_cap"} & defaults.keys()
+            defaults |= dict.fromkeys(replaced, "none")
+    return defaults | preset(problem, optimizer, str(defaults.get("optimizer.line_search", "none")))
 
 
 def lookup_problem(name: str, dimension: Any = None) -> Problem:
     """A problem of the catalogue, or a user's own as `module:attribute`."""
-    dimension = None if dimension == "none" else dimension
     if ":" not in name:
-        if dimension is not None and not isinstance(dimension, int):
-            raise InputError(f"problem.dimension must be a whole number, got {dimension!r}")
-        return problems.get(name, dimension)
+        return problems.get(name, None if dimension == "none" else dimension)
     found = _import_attribute("problem", name)
     if inspect.isfunction(found) and not inspect.signature(found).parameters:
-        found = found()
+        try:
+            found = found()
+        except Exception as error:
+            raise InputError(f"{name} cannot be built: {type(error).__name__}: {error}") from error
     if not isinstance(found, Problem):
         raise InputError(
             f"{name} must be a Problem, or a function without arguments that makes one"
@@ -172,12 +202,8 @@ def lookup_problem(name: str, dimension: Any = None) -> Problem:
 
 def build_optimizer(settings: Mapping[str, Any]) -> Optimizer:
     """The optimizer that a table of settings describes, as in `{"name": "spring", …}`."""
-    arguments = {key: value for key, value in settings.items() if key != "name"}
-    known = optimizer_defaults(settings["name"])
-    for key in arguments:
-        if f"optimizer.{key}" not in known:
-            raise _unknown_setting(f"optimizer.{key}", list(known))
-    return OPTIMIZERS[settings["name"]](**{k: _argument(k, v) for k, v in arguments.items()})
+    arguments = {k: _argument(k, v) for k, v in settings.items() if k != "name"}
+    return OPTIMIZERS[settings["name"]](**arguments)
 
 
 @cache
@@ -185,8 +211,12 @@ def optimizer_defaults(name: str) -> dict[str, Any]:
     """The settings that an optimizer takes, read off its preset: one place for each default."""
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
-    parameters = inspect.signature(OPTIMIZERS[name]).parameters
-    return {f"optimizer.{key}": _plain(p.default) for key, p in parameters.items()}
+    build = OPTIMIZERS[name]
+    parameters = inspect.signature(build).parameters
+    defaults = {f"optimizer.{key}": _plain(p.default) for key, p in parameters.items()}
+    if "line_search" in parameters:
+        defaults["optimizer.line_search"] = _plain(getattr(build(), "line_search", None))
+    return defaults
 
 
 def preset(problem: str, optimizer: str, line_search: str) -> dict[str, Any]:
@@ -194,6 +224,20 @@ def preset(problem: str, optimizer: str, line_search: str) -> dict[str, Any]:
     table = tomllib.loads((files("natpinn") / "presets.toml").read_text())
     step_rule = "fixed" if line_search == "none" else line_search
     return flatten(table.get(problem, {}).get(optimizer, {}).get(step_rule, {}))
+
+
+def without_dependants(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a file, less those of a problem or optimizer that a flag replaces."""
+    kept = dict(settings)
+    dependants = {
+        "problem.name": ("problem.", "points.", "model.", "evaluation.", "optimizer."),
+        "optimizer.name": ("optimizer.",),
+    }
+    for name, prefixes in dependants.items():
+        if name in flags and flags[name] != settings.get(name):
+            stay = {"optimizer.name"} if name == "problem.name" else set()
+            kept = {k: v for k, v in kept.items() if k in stay or not k.startswith(prefixes)}
+    return kept
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -228,17 +272,17 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _defaults(name: str, problem: Problem) -> dict[str, Any]:
+def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "seed": 0,
         "problem.name": name,
-        "problem.dimension": _catalogue_dimension(name),
+        **_dimension_default(name, problem),
         **{f"points.{key}": c.points for key, c in problem.conditions.items()},
         "model.name": "mlp",
         "model.widths": list(problem.widths),
         "model.activation": "tanh",
-        "sampling.points": "uniform",
+        "sampling.points": "none",
         "sampling.held": False,
         "evaluation.points": problem.evaluation_points or "none",
         "train.steps": "none",
@@ -247,8 +291,12 @@ def _defaults(name: str, problem: Problem) -> dict[str, Any]:
     }
 
 
-def _catalogue_dimension(name: str) -> int | str:
-    return problems.CATALOGUE[name].dimension if name in problems.CATALOGUE else "none"
+def _dimension_default(name: str, problem: Problem) -> dict[str, int]:
+    """The dimension of space is a setting of the problems of the catalogue."""
+    if name not in problems.CATALOGUE:
+        return {}
+    time = problems.get(name).domain.dimension - problems.CATALOGUE[name].dimension
+    return {"problem.dimension": problem.domain.dimension - time}
 
 
 def _argument(key: str, value: Any) -> Any:
@@ -258,26 +306,33 @@ def _argument(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return _schedule(key, value)
     if key == "line_search":
-        return _choose("optimizer.line_search", value, LINE_SEARCHES)()
+        return _choose("line search", value, LINE_SEARCHES)()
     return value
 
 
 def _schedule(key: str, table: Mapping[str, Any]) -> Callable[[Any], Any]:
     """An optax schedule from `{schedule = "cosine_decay_schedule", init_value = 0.1, …}`."""
     name = table.get("schedule")
-    known = [n for n in dir(optax.schedules) if n.endswith("_schedule")]
+    known = [n for n in dir(optax.schedules) if n.endswith(("_schedule", "_decay"))]
     if name not in known:
         raise unknown(f"schedule for optimizer.{key}", str(name), known)
-    arguments = {k: v for k, v in table.items() if k != "schedule"}
+    arguments = {k: _with_whole_keys(v) for k, v in table.items() if k != "schedule"}
     try:
         return getattr(optax.schedules, name)(**arguments)
     except (TypeError, ValueError) as error:
         raise InputError(f"optimizer.{key}: {name} cannot be built: {error}") from error
 
 
+def _with_whole_keys(value: Any) -> Any:
+    """TOML keys are strings, and a schedule by steps wants numbers."""
+    if isinstance(value, Mapping):
+        return {int(k) if str(k).isdigit() else k: v for k, v in value.items()}
+    return value
+
+
 def _plain(default: Any) -> Any:
     """A default of a Python function as a setting."""
-    if default is None:
+    if default is None or isinstance(default, Fixed):
         return "none"
     names = [name for name, kind in LINE_SEARCHES.items() if isinstance(default, kind)]
     return names[0] if names else default
@@ -325,32 +380,26 @@ def _converter() -> cattrs.Converter:
 
 
 def _choose(key: str, name: str, table: Mapping[str, Any]) -> Any:
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise unknown(key, str(name), table)
     return table[name]
-
-
-def _unknown_setting(key: str, known: list[str]) -> InputError:
-    """The nearest known key, by its whole name or by its last part."""
-    same_end = [k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]]
-    near = same_end or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-    return InputError(f"unknown setting {key!r}: {hint}")
 
 
 def _import_attribute(kind: str, path: str) -> Any:
     """What `module:attribute` names, with the current folder on the path as for `python -m`."""
     module_name, _, attribute = path.partition(":")
+    if not module_name or module_name.startswith("."):
+        raise InputError(f"{kind} {path!r}: write module:attribute, as in mine:problem")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"{kind} {path!r}: cannot import {module_name!r}: {error}") from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError as error:
-        raise InputError(f"{kind} {path!r}: {module_name} has no {attribute!r}") from error
+    except Exception as error:  # whatever the user's own file raises
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{kind} {path!r}: cannot import {module_name!r}: {reason}") from error
+    if not hasattr(module, attribute):
+        raise InputError(f"{kind} {path!r}: {module_name} has no {attribute!r}")
+    return getattr(module, attribute)
 
 
 def _spell_none(value: Any) -> Any:

@@ -96,12 +96,17 @@ class Box(CubeImage):
     upper: Float[Array, " d"]
 
     def __init__(self, lower: ArrayLike, upper: ArrayLike):
-        self.lower = float64(np.asarray(lower), "the lower corner of a box")
-        self.upper = float64(np.asarray(upper), "the upper corner of a box")
+        self.lower = float64(lower, "the lower corner of a box")
+        self.upper = float64(upper, "the upper corner of a box")
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape or not self.lower.size:
             raise InputError(
                 f"the corners of a box must be two lists of d numbers, got shapes "
                 f"{self.lower.shape} and {self.upper.shape}; an interval is Box([0], [1])"
+            )
+        if not bool(jnp.all(jnp.isfinite(self.upper - self.lower))):
+            raise InputError(
+                f"a box must be finite to be sampled, got {self.lower.tolist()} and "
+                f"{self.upper.tolist()}: cut it off where the solution has settled"
             )
         if not bool(jnp.all(self.lower < self.upper)):
             raise InputError(
@@ -219,6 +224,9 @@ class Union(CubeImage):
 
     def __init__(self, *members: CubeImage):
         self.members = members
+        for member in members:
+            if not isinstance(member, CubeImage):
+                raise InputError(f"{type(member).__name__} cannot be part of a union")
         if not members or len({member.dimension for member in members}) != 1:
             raise InputError(
                 f"a union needs domains of one dimension, got {[m.dimension for m in members]}"

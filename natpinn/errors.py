@@ -11,6 +11,7 @@ class InputError(ValueError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is in no table, with the nearest name that is."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    near = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
+    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
     return InputError(f"unknown {kind} {name!r}: {hint}")

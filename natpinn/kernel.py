@@ -1,8 +1,8 @@
 """Products of a Jacobian that is kept in blocks and never concatenated as a whole.
 
-There is a row block for each condition, and in it a block for each parameter leaf: an array of shape
-(n, *leaf.shape), whose row i is the gradient of residual i, or the `Factors` of such an array. From
-factors the kernel of a dense layer needs no gradient at all,
+There is a row block for each condition, and in it a block for each parameter leaf: an array of
+shape (n, *leaf.shape), whose row i is the gradient of residual i, or the `Factors` of such an
+array. From factors the kernel of a dense layer needs no gradient at all,
 
     K_nm = Σ_st (g_ns · g_mt) (z_ns · z_mt),
 
@@ -184,8 +184,7 @@ def _matrix(block: Block) -> Float[Array, "n q"]:
 
 
 def _size(block: Block) -> int:
-    n, *leaf = block.shape
-    return math.prod(leaf)
+    return math.prod(block.shape[1:])
 
 
 def _blocks(rows: Blocks) -> list[Block]:

@@ -20,7 +20,10 @@ def float64(value: Any, name: str) -> Float[Array, "..."]:
             f"recovered; build it in double precision, or cast it with .astype('float64') if that "
             f"is what you want"
         )
-    return jnp.asarray(value, dtype=jnp.float64)
+    try:
+        return jnp.asarray(value, dtype=jnp.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be numbers, got {value!r}") from error
 
 
 def require_float64(tree: Any, name: str) -> None:

@@ -15,7 +15,8 @@ from .errors import InputError, unknown
 from .models import MLP, Theta, as_model
 from .objective import LeastSquares, sample
 from .operators import Field
-from .sampling import Sampler, Uniform
+from .precision import require_float64
+from .sampling import Held, Sampler, Uniform
 
 DEFAULT_WIDTHS = (32, 32, 32)
 
@@ -23,9 +24,9 @@ DEFAULT_WIDTHS = (32, 32, 32)
 class Problem(eqx.Module):
     """Conditions that a function must satisfy.
 
-    The first condition is the equation itself: errors are measured, and pictures drawn, on its
-    domain, on `evaluation_points` points or else ten times its batch. `widths` are the hidden
-    layers of the network that is used when none is given.
+    The first condition whose domain has a volume is the equation itself: errors are measured, and
+    pictures drawn, on its domain, on `evaluation_points` points or else ten times its batch.
+    `widths` are the hidden layers of the network that is used when none is given.
     """
 
     conditions: OrderedDict[str, Condition]
@@ -43,9 +44,19 @@ class Problem(eqx.Module):
         widths: tuple[int, ...] = DEFAULT_WIDTHS,
         evaluation_points: int | None = None,
     ):
-        if not conditions:
-            raise InputError("a problem needs at least one condition")
+        if not isinstance(conditions, Mapping) or not conditions:
+            raise InputError(
+                "a problem needs a dictionary of at least one condition, as in "
+                "{'interior': Condition(residual, domain)}"
+            )
+        if solution is not None and not callable(solution):
+            raise InputError(f"a solution is a function of one point, got {solution!r}")
         for key, condition in conditions.items():
+            if not key.isidentifier():
+                raise InputError(
+                    f"a condition's name must be a word of letters, digits and _, got {key!r}: "
+                    f"settings and records use it"
+                )
             if not isinstance(condition, Condition):
                 raise InputError(f"condition {key!r} must be a Condition, got {condition!r}")
         dimensions = {key: c.domain.dimension for key, c in conditions.items()}
@@ -66,7 +77,8 @@ class Problem(eqx.Module):
 
     @property
     def _equation(self) -> Condition:
-        return next(iter(self.conditions.values()))
+        conditions = list(self.conditions.values())
+        return next((c for c in conditions if c.domain.has_volume), conditions[0])
 
     def with_points(self, points: Mapping[str, int]) -> "Problem":
         """The same problem with other numbers of points per batch."""
@@ -83,6 +95,14 @@ class Problem(eqx.Module):
             {name: c.replace(sampler=sampler) for name, c in self.conditions.items()}
         )
 
+    def with_held_points(self, seed: int = 0) -> "Problem":
+        """The same problem on the same points at every step."""
+        held = {
+            name: c.replace(sampler=Held(c.sampler.fresh, seed + i))
+            for i, (name, c) in enumerate(self.conditions.items())
+        }
+        return self._with_conditions(held)
+
     def with_evaluation_points(self, evaluation_points: int) -> "Problem":
         """The same problem with its error measured on another number of points."""
         return self._with_conditions(self.conditions, evaluation_points)
@@ -96,10 +116,14 @@ class Problem(eqx.Module):
         """A network with as many outputs as the solution has values, or one."""
         outputs = "scalar"
         if self.solution is not None:
-            values = jax.eval_shape(self.solution, self._point())
-            outputs = values.shape[0] if values.shape else "scalar"
+            shape = self._solution_shape()
+            outputs = shape[0] if shape else "scalar"
         return MLP(
-            self.domain.dimension, widths or self.widths, outputs, key=key, activation=activation
+            self.domain.dimension,
+            self.widths if widths is None else widths,
+            outputs,
+            key=key,
+            activation=activation,
         )
 
     def check(self, model: Any) -> None:
@@ -108,7 +132,7 @@ class Problem(eqx.Module):
             condition.check(name, model)
         if self.solution is not None:
             found = eqx.filter_eval_shape(model, self._point()).shape
-            wanted = jax.eval_shape(self.solution, self._point()).shape
+            wanted = self._solution_shape()
             if found != wanted:
                 raise InputError(
                     f"the solution has values of shape {wanted}, the model of shape {found}: they "
@@ -118,11 +142,11 @@ class Problem(eqx.Module):
     def objective(self, model: Any, points: dict[str, Points]) -> tuple[LeastSquares, Theta]:
         """The least-squares problem on the given points, one entry per condition, and θ."""
         model = as_model(model)
-        if list(points) != list(self.conditions):
+        if set(points) != set(self.conditions):
             raise InputError(
-                f"points must be given for {list(self.conditions)}, in this order, got "
-                f"{list(points)}"
+                f"points must be given for {list(self.conditions)}, got {list(points)}"
             )
+        require_float64(points, "points")
         self.check(model)
         theta, frozen = eqx.partition(model, eqx.is_inexact_array)
         return LeastSquares(self.conditions, points, frozen), theta
@@ -134,8 +158,10 @@ class Problem(eqx.Module):
     def evaluation(self, model: Any, key: PRNGKeyArray) -> "Evaluation":
         """What is measured of a model during training, on points that stay the same."""
         points_key, batch_key = jax.random.split(key)
-        objective, _ = self.objective(model, self.sample(batch_key))
-        n = self.evaluation_points or 10 * self._equation.points
+        fresh = {name: c.replace(sampler=c.sampler.fresh) for name, c in self.conditions.items()}
+        objective, _ = self.objective(model, sample(OrderedDict(fresh), batch_key))
+        n = self.evaluation_points
+        n = 10 * self._equation.points if n is None else n
         points = coordinates(self.domain.sample(points_key, n, Uniform()))
         if self.solution is None:
             return Evaluation(objective, points, None)
@@ -146,6 +172,16 @@ class Problem(eqx.Module):
                 "measured against it; mend it, or leave it out to go by the validation loss"
             )
         return Evaluation(objective, points, reference)
+
+    def _solution_shape(self) -> tuple[int, ...]:
+        assert self.solution is not None
+        values = jax.eval_shape(self.solution, self._point())
+        if not isinstance(values, jax.ShapeDtypeStruct) or len(values.shape) > 1:
+            raise InputError(
+                f"a solution must return one array of shape () or (m,) at one point, got {values}: "
+                f"stack its values with jnp.stack"
+            )
+        return values.shape
 
     def _point(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self.domain.dimension,), jnp.float64)
@@ -158,7 +194,9 @@ class Problem(eqx.Module):
             self.solution,
             name=self.name,
             widths=self.widths,
-            evaluation_points=evaluation_points or self.evaluation_points,
+            evaluation_points=(
+                self.evaluation_points if evaluation_points is None else evaluation_points
+            ),
         )
 
 

@@ -21,11 +21,7 @@ class RunFolder:
     """Writes one run, line by line as it happens."""
 
     def __init__(self, path: Path, config: dict[str, Any]):
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file: choose a folder that is not there yet")
-        if path.exists() and any(path.iterdir()):
-            what = "another run" if (path / CONFIG).exists() else "other files"
-            raise InputError(f"{path} holds {what}: choose another folder with --out, or remove it")
+        check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             (path / CONFIG).write_text(tomli_w.dumps(config))
@@ -44,6 +40,18 @@ class RunFolder:
         partial = self.path / f"{SUMMARY}.part"
         partial.write_text(text + "\n")
         os.replace(partial, self.path / SUMMARY)
+
+
+def check_free(path: Path) -> None:
+    """A folder that a run may be written to: not there yet, or empty."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: choose a folder that is not there yet")
+        if path.exists() and any(path.iterdir()):
+            what = "another run" if (path / CONFIG).exists() else "other files"
+            raise InputError(f"{path} holds {what}: choose another folder with --out, or remove it")
+    except OSError as error:
+        raise InputError(f"cannot use {path}: {error.strerror}") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -18,6 +18,11 @@ class Sampler(eqx.Module):
     @abstractmethod
     def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]: ...
 
+    @property
+    def fresh(self) -> "Sampler":
+        """A sampler of the same kind whose points follow the key."""
+        return self
+
 
 class Uniform(Sampler):
     """Independent, uniform points."""
@@ -55,6 +60,10 @@ class Held(Sampler):
 
     def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]:
         return self.sampler.unit(jax.random.key(self.seed), n, d)
+
+    @property
+    def fresh(self) -> Sampler:
+        return self.sampler
 
 
 def _sobol_integers(n: int, d: int) -> UInt32[np.ndarray, "n d"]:

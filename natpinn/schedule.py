@@ -20,22 +20,20 @@ Schedule = Float[Array, ""] | Callable[[Any], Any]
 def schedule(
     value: Any, name: str, *, minimum: float, below: float = math.inf, positive: bool = False
 ) -> Schedule:
-    """`value` as a number in range, or an optax schedule, whose values cannot be checked here."""
+    """`value` as a number in range, or an optax schedule that starts in it."""
+    shown = value
     if callable(value):
-        return value
-    try:
-        number = float64(value, name)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{name} must be a number or a schedule, got {value!r}") from error
+        shown = value(jnp.array(0))  # the first of its values stands for the others
+    elif isinstance(value, bool | str):
+        raise InputError(f"{name} must be a number or a schedule, got {value!r}")
+    number = float64(shown, name)
     if number.ndim:
         raise InputError(f"{name} must be one number, got shape {number.shape}")
     if not (minimum <= float(number) < below) or (positive and float(number) == minimum):
         bounds = f"{'above' if positive else 'at least'} {minimum:g}"
         bounds += f" and below {below:g}" if below < math.inf else " and finite"
         raise InputError(f"{name} must be {bounds}, got {float(number):g}")
-    return number
+    return value if callable(value) else number
 
 
 def at(value: Schedule, step: Int[Array, ""]) -> Float[Array, ""]:

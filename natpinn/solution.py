@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import checkpoint, records
-from .config import Config, resolve
+from .config import ACTIVATIONS, Config, lookup_problem, resolve
 from .display import Display
 from .errors import InputError
 from .models import as_model, parameter_count, trainable
 from .optimizers import Optimizer
 from .problem import Problem
+from .problems import CATALOGUE
 from .records import RunFolder
 from .report import draw_solution
 from .train import Callback, Progress, TrainResult, train
@@ -65,12 +66,12 @@ class Solution:
         draw_solution(self.model, self.problem, path)
 
     def _write_results(self, folder: RunFolder) -> None:
+        folder.finish(self.summary)
         checkpoint.save(folder.path / records.BEST, trainable(self.model))
         if self._last is not None:
             checkpoint.save(folder.path / records.CHECKPOINT, self._last)
         if self.problem is not None:
             self.plot(folder.path / records.PICTURE)
-        folder.finish(self.summary)
 
 
 def solve(
@@ -93,6 +94,13 @@ def solve(
     the default one; an optimizer's name takes the best settings known for the problem. With neither
     steps nor budget, training takes 60 seconds.
     """
+    if not isinstance(problem, Problem | str):
+        raise InputError(f"a problem is a Problem or the name of one, got {problem!r}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer | str):
+        raise InputError(
+            f"an optimizer is one of natpinn's, as in spring(damping=1e-6), or its name, got "
+            f"{optimizer!r}; an optax method is FirstOrder(optax.lion, {{'learning_rate': 1e-3}})"
+        )
     name = problem if isinstance(problem, str) else problem.name
     given = {
         "problem.name": name,
@@ -107,17 +115,15 @@ def solve(
         {key: value for key, value in given.items() if value is not None},
         None if isinstance(problem, str) else problem,
     )
-    if isinstance(problem, str):
-        problem = config.build_problem()
-    else:
-        problem = problem.with_points(config.points)
+    is_named = isinstance(problem, str)
+    problem = config.build_problem() if is_named else config.apply_sizes(problem)
     described = config.as_dict()
     if isinstance(optimizer, Optimizer):
         described["optimizer"] = _describe(optimizer)
     else:
         optimizer = config.build_optimizer()
     if model is None:
-        model = config.build_model(problem, model_key(seed))
+        model = config.build_model(problem, model_key(config.seed))
     else:
         model = as_model(model)
         described["model"] = {"name": type(model).__name__}
@@ -135,10 +141,11 @@ def run(
     callbacks: Sequence[Callback] = (),
 ) -> Solution:
     """Train as configured, record it in a folder where one is given, and sum it up."""
+    problem.check(model)
+    folder = None if out is None else RunFolder(Path(out), described)
     _, train_key, evaluation_key = jax.random.split(jax.random.key(config.seed), 3)
     objective, theta = problem.objective(model, problem.sample(train_key))
     evaluation = problem.evaluation(model, evaluation_key)
-    folder = None if out is None else RunFolder(Path(out), described)
     display = Display() if progress else contextlib.nullcontext()
 
     with display:
@@ -224,31 +231,34 @@ def _outcome(result: TrainResult) -> dict[str, Any]:
 
 
 def _describe(optimizer: Optimizer) -> dict[str, Any]:
-    """The numbers of an optimizer that was built in Python."""
+    """The parts and numbers of an optimizer that was built in Python."""
+    parts = {name: type(part).__name__ for name, part in vars(optimizer).items() if _is_part(part)}
     numbers = checkpoint.named_arrays(eqx.filter(optimizer, eqx.is_inexact_array))
-    return {"name": type(optimizer).__name__, **{k: float(v) for k, v in numbers.items()}}
+    return {
+        "name": type(optimizer).__name__,
+        **parts,
+        **{name: value.tolist() for name, value in numbers.items()},
+    }
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, eqx.Module)
 
 
 def _rebuild_problem(described: dict[str, Any]) -> Problem | None:
-    from .config import lookup_problem
-    from .problems import CATALOGUE
-
+    """A problem of the catalogue; a user's own is code, which loading does not run."""
     name = described["problem"]["name"]
-    if name in CATALOGUE:
-        return lookup_problem(name, described["problem"]["dimension"])
-    return None
+    return lookup_problem(name, described["problem"]["dimension"]) if name in CATALOGUE else None
 
 
 def _rebuild_model(described: dict[str, Any], problem: Problem | None) -> Any:
-    name = described["model"]["name"]
-    if name != "mlp" or problem is None:
+    table = described["model"]
+    if problem is None:
         raise InputError(
-            f"the configuration does not describe the model of this run ({name}): pass a model of "
-            f"the same shape as like="
+            f"the problem of this run ({described['problem']['name']}) is code of your own, which "
+            f"load does not run: pass it as problem=, and a model of your own as like="
         )
-    from .config import ACTIVATIONS
-
-    described = described["model"]
-    return problem.default_model(
-        jax.random.key(0), tuple(described["widths"]), ACTIVATIONS[described["activation"]]
-    )
+    if table["name"] != "mlp":
+        raise InputError(f"pass a model like the one that was trained ({table['name']}) as like=")
+    activation = ACTIVATIONS[table["activation"]]
+    return problem.default_model(jax.random.key(0), tuple(table["widths"]), activation)

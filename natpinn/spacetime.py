@@ -18,6 +18,10 @@ class TimeSpace(CubeImage):
     def __init__(self, start: float, end: float, space: CubeImage):
         self.start, self.end = float64(start, "start"), float64(end, "end")
         self.space = space
+        if not isinstance(space, CubeImage):
+            raise InputError(f"space must be a domain such as Box([0], [1]), got {space!r}")
+        if not bool(jnp.isfinite(self.end - self.start)):
+            raise InputError(f"time must be finite to be sampled, got {start} and {end}")
         if not bool(self.start < self.end):
             raise InputError(f"time must run forward: need start < end, got {start} and {end}")
 

@@ -130,10 +130,7 @@ def train(
             elapsed = time.perf_counter() - started
             if not math.isfinite(info.loss):
                 status = "diverged"
-                message = (
-                    f"the loss became {float(info.loss)} at step {step + int(taken)}: the best "
-                    f"parameters are kept; try a larger damping or a smaller learning rate"
-                )
+                message = _divergence(float(info.loss), step + int(taken))
                 break
             state, step, seconds = new_state, step + count, seconds + elapsed
             seconds_per_step = elapsed / count
@@ -148,6 +145,9 @@ def train(
                 details = {name: float(value) for name, value in info.details.items()}
                 record = {"step": step, "seconds": seconds, **metrics, **details}
                 history.append(record)
+                if not math.isfinite(metrics["loss"]):
+                    status, message = "diverged", _divergence(metrics["loss"], step)
+                    break
                 if metrics[evaluation.criterion] < best:
                     best_theta, best = state.theta, metrics[evaluation.criterion]
             done = report(evaluated) or done
@@ -182,7 +182,7 @@ def advance(
     return jax.lax.while_loop(may_go_on, body, (state, nothing, jnp.array(0)))
 
 
-def check_limits(steps: int | None, budget: float | None) -> None:
+def check_limits(steps: int | None, budget: float | None, stop_at: float | None = None) -> None:
     """A run ends."""
     if steps is None and budget is None:
         raise InputError("say when to stop: give a number of steps, a budget in seconds, or both")
@@ -190,6 +190,8 @@ def check_limits(steps: int | None, budget: float | None) -> None:
         raise InputError(f"steps must be at least 1, got {steps}")
     if budget is not None and not budget > 0:
         raise InputError(f"budget must be a positive number of seconds, got {budget}")
+    if stop_at is not None and not stop_at > 0:
+        raise InputError(f"stop_at must be a positive error, got {stop_at}")
 
 
 def use_compilation_cache() -> None:
@@ -224,6 +226,13 @@ def _batch(objective: LeastSquares, state: TrainState) -> tuple[LeastSquares, PR
     """The batch of a step, and a key for the optimizer: functions of the step alone."""
     sample_key, step_key = jax.random.split(jax.random.fold_in(state.key, state.step))
     return objective.resample(sample_key), step_key
+
+
+def _divergence(loss: float, step: int) -> str:
+    return (
+        f"the loss became {loss} at step {step}: the best parameters are kept; try a larger "
+        f"damping or a smaller learning rate"
+    )
 
 
 def _strongly_typed(state: TrainState) -> TrainState:

@@ -1,6 +1,9 @@
-"""Shared by all tests: compiled programs are not kept on disk, so that every run starts equal."""
+"""Shared by all tests: programs that several tests compile are compiled once, in this run alone."""
 
 import os
+import tempfile
 
-os.environ["NATPINN_NO_CACHE"] = "1"
+_cache = tempfile.TemporaryDirectory(prefix="natpinn-tests-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

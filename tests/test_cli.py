@@ -137,7 +137,7 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("poisson_2d --set nonsense", "key=value"),
         ("poisson_2d --set sampling.points=sobl", "did you mean 'sobol'"),
         ("poisson_2d --set optimizer.line_search=armijo", "did you mean 'grid'"),
-        ("poisson_2d --set problem.dimension=0", "at least 1"),
+        ("poisson_2d --set problem.dimension=0", "whole number from 1"),
         ("poisson_2d --set model.widths=[0]", "widths must be positive"),
         ("poisson_2d --steps 0", "steps must be at least 1"),
         ("poisson_2d --budget -3", "budget must be"),
@@ -148,16 +148,65 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("natpinn:Box", "Problem"),
         ("", "which problem"),
         ("poisson_2d --frobnicate", "frobnicate"),
+        (":problem", "module:attribute"),
+        ("..x:problem", "module:attribute"),
+        ("broken:problem", "SyntaxError"),
+        ("raising:problem", "ZeroDivisionError"),
+        ("natpinn:problems --set problem.dimension=3", "Problem"),
+        ("poisson_2d --set optimizer.line_search=[1]", "line search"),
+        ("poisson_2d --optimizer engd --set optimizer.average=abc", "average"),
+        ("poisson_2d --set seed=9223372036854775808", "seed"),
+        ("poisson_2d --seed -1", "seed"),
+        ("poisson_2d --set model.name=natpinn:Box", "cannot be built from a key"),
+        ("poisson_2d --set model.activation=foo", "activation"),
+        ("poisson_2d --set evaluation.points=0", "evaluation_points"),
+        ("poisson_2d --stop-at nan", "stop_at"),
+        ("poisson_2d --set optimizer.damping=true", "damping must be a number"),
+        ("poisson_2d --set optimizer.damping={schedule='constant_schedule',value=-1}", "damping"),
+        ("poisson_2d --set optimizer.damping={schedule='wobble'}", "wobble"),
+        (f"poisson_2d --out {'x' * 300}", "cannot use"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(natpinn_command, arguments, message, tmp_path):
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "raising.py").write_text("problem = 1 / 0")
     code, out, err = natpinn_command("solve", *arguments.split())
     assert code == 2
     assert out == ""
+    assert natpinn_command("solve", *arguments.split(), "--dry-run") == (code, out, err)
     assert message in err
     assert err.startswith("natpinn: ")
     assert len(err.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_of_settings_yields_to_another_optimizer_or_problem(natpinn_command, tmp_path):
+    _, out, _ = natpinn_command("solve", "poisson_2d", "--optimizer", "spring", "--dry-run")
+    (tmp_path / "base.toml").write_text(out)
+    base = ["solve", "--config", "base.toml", "--dry-run", "--json"]
+    _, out, _ = natpinn_command(*base, "--optimizer", "adam")
+    assert json.loads(out)["optimizer"] == {"name": "adam", "learning_rate": 1e-3}
+    _, out, _ = natpinn_command(*base, "poisson_5d")
+    changed = json.loads(out)
+    assert changed["problem"] == {"name": "poisson_5d", "dimension": 5}
+    assert changed["model"]["widths"] == [64, 64, 48, 48]
+    assert changed["optimizer"]["momentum"] == 0.8269661781185692
+
+
+def test_a_given_learning_rate_replaces_the_line_search(natpinn_command):
+    rate = "optimizer.learning_rate=0.3"
+    arguments = ["solve", "poisson_2d", "--set", rate, "--dry-run", "--json"]
+    _, out, _ = natpinn_command(*arguments)
+    assert json.loads(out)["optimizer"]["line_search"] == "none"
+    _, _, err = natpinn_command(*arguments, "--set", "optimizer.line_search=grid")
+    assert "not both" in err
+
+
+def test_the_bare_command_shows_its_help(natpinn_command):
+    code, out, _ = natpinn_command()
+    assert code == 0
+    assert len(out.splitlines()) > 5
+    assert natpinn_command("--version")[1] == f"natpinn {natpinn.__version__}\n"
 
 
 def test_help_teaches(natpinn_command):

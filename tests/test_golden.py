@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from natpinn import engd_w, spring
 
 TRAJECTORIES = {
-    "engd_w": engd_w(damping=1e-3, learning_rate=0.1, line_search=None),
+    "engd_w": engd_w(damping=1e-3, learning_rate=0.1),
     "spring_free": spring(damping=1e-3, momentum=0.9, learning_rate=0.1, norm_cap=None),
     "spring_capped": spring(damping=1e-3, momentum=0.9, learning_rate=0.1, norm_cap=1e-3),
 }

@@ -11,7 +11,7 @@ PACKAGE = Path(natpinn.__file__).parent
 LAYERS = [
     {"errors"},
     {"precision"},
-    {"sampling", "operators", "schedule", "models"},
+    {"sampling", "operators", "schedule", "models", "layers"},
     {"domains", "kernel"},
     {"condition", "spacetime"},
     {"objective"},
@@ -20,7 +20,7 @@ LAYERS = [
     {"optimizers"},
     {"checkpoint", "records"},
     {"train"},
-    {"display", "report", "config"},
+    {"display", "report", "config", "bench"},
     {"solution"},
     {"cli"},
     {"__main__"},

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import natpinn
@@ -183,6 +184,17 @@ def test_the_same_seed_gives_the_same_result():
         (lambda: quick(poisson(), lambda x: x[0]), "nothing to train"),
         (lambda: quick(poisson(), 3), "got int"),
         (lambda: quick(poisson(solution=lambda x: jnp.nan * x[0])), "solution.*NaN"),
+        (lambda: quick(poisson(solution=lambda x: [x[0], x[1]])), "one array"),
+        (lambda: quick(poisson(solution=3)), "function of one point"),
+        (lambda: quick(poisson(), optimizer=optax.adam(1e-3)), "FirstOrder"),
+        (lambda: quick(poisson(), optimizer=natpinn.spring), "optimizer is one of"),
+        (lambda: quick(3), "a problem is"),
+        (lambda: quick(_with_residual(lambda u, x: partial(u, 5)(x))), "'odd'.*coordinate 5"),
+        (
+            lambda: poisson().objective(MLP(2, (3,), key=jax.random.key(0)), _float32_points()),
+            "float32",
+        ),
+        (lambda: Problem({"a.b": Condition(lambda u, x: u(x), SQUARE)}), "letters"),
         (lambda: Problem({}), "at least one condition"),
         (lambda: Problem(_mixed_dimensions()), "one dimension"),
     ],
@@ -201,11 +213,38 @@ def _float32_model():
     return jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, model)
 
 
+def _float32_points():
+    points = poisson().sample(jax.random.key(0))
+    return jax.tree.map(lambda p: p.astype(jnp.float32), points)
+
+
 def _mixed_dimensions():
     def residual(u, x):
         return u(x)
 
     return {"a": Condition(residual, SQUARE), "b": Condition(residual, Box.unit(3))}
+
+
+def test_the_error_is_measured_in_the_interior_whatever_the_order():
+    ordered = poisson()
+    swapped = Problem(dict(reversed(ordered.conditions.items())), wave, widths=(12, 12))
+    assert isinstance(swapped.domain, Box)
+    assert quick(swapped, steps=40).summary["best_relative_l2"] < 0.1
+
+
+def test_held_points_are_trained_on_and_others_validate():
+    held = poisson(solution=None).with_held_points(seed=1)
+    one, other = (held.sample(jax.random.key(i)) for i in (0, 1))
+    np.testing.assert_array_equal(one["interior"], other["interior"])
+    evaluation = held.evaluation(held.default_model(jax.random.key(0)), jax.random.key(0))
+    assert not np.array_equal(evaluation.objective.points["interior"], one["interior"])
+
+
+def test_a_problem_in_another_dimension_comes_back_from_disk(tmp_path):
+    problem = natpinn.problems.get("poisson_5d", dimension=3, points={"interior": 20}, widths=(6,))
+    solution = quick(problem, out=tmp_path / "run")
+    assert load(tmp_path / "run").model.layers[0].weight.shape == (6, 3)
+    assert solution.config["problem"]["dimension"] == 3
 
 
 def test_dimension_is_a_setting():

@@ -131,18 +131,18 @@ def take_steps(optimizer, objective, theta, steps):
     return ravel_pytree(theta)[0], info
 
 
-@pytest.mark.parametrize("line_search", [None, Grid()], ids=["fixed", "grid"])
-def test_engd_and_engd_w_take_the_same_steps(dense, line_search):
+@pytest.mark.parametrize("rate", [0.1, None], ids=["fixed", "grid"])
+def test_engd_and_engd_w_take_the_same_steps(dense, rate):
     objective, theta, *_ = dense
-    one, _ = take_steps(engd(0.1, 0.1, line_search), objective, theta, 5)
-    other, _ = take_steps(engd_w(0.1, 0.1, line_search), objective, theta, 5)
+    one, _ = take_steps(engd(0.1, rate), objective, theta, 5)
+    other, _ = take_steps(engd_w(0.1, rate), objective, theta, 5)
     assert relative(one, other) < 1e-8
 
 
 def test_spring_without_momentum_is_engd_w(dense):
     objective, theta, *_ = dense
     one, _ = take_steps(spring(1e-3, 0.0, 0.1, norm_cap=None), objective, theta, 3)
-    other, _ = take_steps(engd_w(1e-3, 0.1, line_search=None), objective, theta, 3)
+    other, _ = take_steps(engd_w(1e-3, 0.1), objective, theta, 3)
     np.testing.assert_array_equal(one, other)
 
 
@@ -154,18 +154,31 @@ def test_the_norm_cap_bounds_a_step(dense):
     np.testing.assert_allclose(info.details["update_norm"], 1e-2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", [engd_w(1e-3), spring(1e-3)], ids=["grid", "fixed"])
+def test_a_failed_factorization_changes_nothing(dense, optimizer):
+    objective, theta, *_ = dense
+    negative = eqx.tree_at(lambda o: o.damping, optimizer, jnp.array(-1e6))  # no Cholesky factor
+    state = optimizer.init(theta)
+    step = eqx.filter_jit(negative.step)
+    after, new_state, info = step(objective, theta, state, key=KEY)
+    np.testing.assert_array_equal(ravel_pytree(after)[0], ravel_pytree(theta)[0])
+    np.testing.assert_array_equal(ravel_pytree(new_state.phi)[0], ravel_pytree(state.phi)[0])
+    assert float(info.details["rejected"]) == 1
+
+
 def test_grid_takes_the_best_step_and_none_that_does_not_help(dense):
     objective, theta, *_ = dense
-    direction = jax.grad(objective.loss)(theta)
-    losses = {}
-    for exponent in range(-30, 1):
-        moved = jax.tree.map(lambda t, d, e=exponent: t - 2.0**e * d, theta, direction)
-        losses[2.0**exponent] = float(objective.loss(moved))
-    step = jnp.array(0)
-    loss = objective.loss(theta)
-    size = Grid().step_size(objective, theta, direction, loss, step)
-    assert float(size) == min(losses, key=lambda s: losses[s])
-    uphill = jax.tree.map(jnp.negative, direction)
-    assert float(Grid().step_size(objective, theta, uphill, loss, step)) == 0.0
-    broken = jax.tree.map(lambda leaf: leaf * jnp.nan, direction)
-    assert float(Grid().step_size(objective, theta, broken, loss, step)) == 0.0
+    direction = eqx.filter_jit(lambda t: jax.grad(objective.loss)(t))(theta)
+
+    @eqx.filter_jit
+    def loss_after(size, direction):
+        return objective.loss(jax.tree.map(lambda t, d: t - size * d, theta, direction))
+
+    @eqx.filter_jit
+    def chosen(direction):
+        return Grid().step_size(objective, theta, direction, objective.loss(theta), jnp.array(0))
+
+    losses = {2.0**e: float(loss_after(2.0**e, direction)) for e in range(-30, 1)}
+    assert float(chosen(direction)) == min(losses, key=lambda s: losses[s])
+    assert float(chosen(jax.tree.map(jnp.negative, direction))) == 0.0
+    assert float(chosen(jax.tree.map(lambda leaf: leaf * jnp.nan, direction))) == 0.0

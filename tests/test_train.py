@@ -1,6 +1,7 @@
 """The training loop: budgets, evaluations, callbacks, schedules, divergence, reproducibility."""
 
 import sys
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -141,6 +142,7 @@ def test_divergence_stops_with_the_best_parameters():
     assert bool(jnp.isfinite(ravel_pytree(result.best_theta)[0]).all())
     best = min(record["l2_error"] for record in result.history)
     assert float(EVALUATION(result.best_theta)["l2_error"]) == pytest.approx(best)
+    assert run(sgd(1e300), steps=1).status == "diverged"
 
 
 def test_ctrl_c_keeps_what_was_reached():
@@ -165,7 +167,13 @@ def test_ctrl_c_keeps_what_was_reached():
         (lambda: spring(norm_cap=-1.0), "norm_cap must be above 0"),
         (lambda: spring(damping="small"), "damping must be a number or a schedule"),
         (lambda: spring(damping=np.float32(1e-3)), "float32"),
+        (lambda: spring(damping=True), "damping must be a number"),
+        (lambda: spring(damping=optax.constant_schedule(-1.0)), "damping must be above 0"),
+        (lambda: engd_w(learning_rate=0.1, line_search=natpinn.Grid()), "not both"),
+        (lambda: engd_w(line_search=cast(Any, "grid")), "LineSearch"),
         (lambda: natpinn.engd(average=1.0), "average"),
+        (lambda: natpinn.engd(average=cast(Any, "x")), "average"),
+        (lambda: natpinn.engd(start_at_identity=cast(Any, "maybe")), "start_at_identity"),
         (lambda: natpinn.Grid(0, -3), "smallest exponent"),
         (lambda: run(adam()), "say when to stop"),
         (lambda: run(adam(), steps=0), "steps must be at least 1"),

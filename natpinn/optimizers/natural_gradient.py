@@ -1,4 +1,4 @@
-"""ENGD, ENGD-W, SPRING and their randomized forms: one optimizer with different parts."""
+"""ENGD, ENGD-W and SPRING: one optimizer with different parts."""
 
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .. import schedule
+from ..errors import InputError
 from ..line_search import Fixed, Grid, LineSearch, descend
 from ..models import Theta
 from ..objective import LeastSquares
@@ -35,6 +36,14 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
     momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)
     norm_cap: Schedule | None = eqx.field(converter=schedule.norm_cap, default=None)
 
+    def __check_init__(self):
+        for part, kind in ((self.solver, DampedSolver), (self.line_search, LineSearch)):
+            if not isinstance(part, kind):
+                raise InputError(
+                    f"a natural gradient needs a {kind.__name__}, got {part!r}: pass an object, "
+                    f"as in solver=Dual() and line_search=Grid()"
+                )
+
     def init(self, theta: Theta) -> NaturalGradientState:
         zero = jax.tree.map(jnp.zeros_like, theta)
         return NaturalGradientState(zero, jnp.array(0), self.solver.init(theta))
@@ -58,6 +67,10 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         correction, info = system.solve(shifted_residual, damping)
         phi = jax.tree.map(jnp.add, carried, correction)
 
+        # A failed factorization gives no direction: no step is taken, and the momentum is kept.
+        is_sound = jnp.isfinite(norm(phi))
+        phi = jax.tree.map(lambda new, old: jnp.where(is_sound, new, old), phi, state.phi)
+
         # The state stays uncorrected: a corrected one would be corrected again at every step.
         bias = jnp.sqrt(1 - momentum ** (2.0 * (state.step + 1)))
         direction = jax.tree.map(lambda leaf: leaf / bias, phi)
@@ -65,12 +78,14 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         if self.norm_cap is not None:
             longest = jnp.sqrt(schedule.at(self.norm_cap, state.step))
             size = jnp.minimum(size, longest / norm(phi))
+        size = jnp.where(is_sound, size, 0.0)
 
         details = {
             "step_size": size,
             "damping": info.damping,
             "momentum": momentum,
             "update_norm": size * norm(direction),
+            "rejected": 1.0 - is_sound,
         }
         new_state = NaturalGradientState(phi, state.step + 1, solver_state)
         return descend(theta, direction, size), new_state, StepInfo(loss, details)
@@ -78,33 +93,39 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
 
 def engd(
     damping: Any = 1e-6,
-    learning_rate: Any = 0.1,
-    line_search: LineSearch | None = Grid(),
+    learning_rate: Any = None,
+    line_search: LineSearch | None = None,
     average: float = 0.0,
     start_at_identity: bool = True,
 ) -> NaturalGradient:
-    """Energy natural gradient descent with the dense Gramian and, by default, a line search."""
-    solver = Primal(average, start_at_identity)
-    return NaturalGradient(solver, line_search or Fixed(learning_rate), damping)
+    """Energy natural gradient descent, dense Gramian; a line search unless a rate is given."""
+    search = _search(learning_rate, line_search, default=Grid())
+    return NaturalGradient(Primal(average, start_at_identity), search, damping)
 
 
 def engd_w(
-    damping: Any = 1e-6,
-    learning_rate: Any = 0.1,
-    line_search: LineSearch | None = Grid(),
+    damping: Any = 1e-6, learning_rate: Any = None, line_search: LineSearch | None = None
 ) -> NaturalGradient:
-    """ENGD-W: the same steps through the kernel, by default with a line search."""
-    return NaturalGradient(Dual(), line_search or Fixed(learning_rate), damping)
+    """ENGD-W: the same steps through the kernel; a line search unless a rate is given."""
+    return NaturalGradient(Dual(), _search(learning_rate, line_search, default=Grid()), damping)
 
 
 def spring(
     damping: Any = 1e-6,
     momentum: Any = 0.9,
-    learning_rate: Any = 0.1,
+    learning_rate: Any = None,
     norm_cap: Any = 1e-3,
     line_search: LineSearch | None = None,
 ) -> NaturalGradient:
-    """SPRING: momentum inside the regulariser. A line search replaces learning rate and cap."""
+    """SPRING: momentum in the regulariser; a rate of 0.1 and a cap, or a line search instead."""
+    search = _search(learning_rate, line_search, default=Fixed(0.1))
+    cap = norm_cap if line_search is None else None
+    return NaturalGradient(Dual(), search, damping, momentum, cap)
+
+
+def _search(rate: Any, line_search: LineSearch | None, default: LineSearch) -> LineSearch:
+    if rate is None:
+        return default if line_search is None else line_search
     if line_search is not None:
-        return NaturalGradient(Dual(), line_search, damping, momentum)
-    return NaturalGradient(Dual(), Fixed(learning_rate), damping, momentum, norm_cap)
+        raise InputError("give a learning_rate or a line_search, not both: each sets the step size")
+    return Fixed(rate)

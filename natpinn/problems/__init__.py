@@ -1,6 +1,6 @@
 """The problems that natpinn knows by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -74,21 +74,32 @@ CATALOGUE = {
 }
 
 
-@cache  # one object per problem, so that solving it again does not compile again
-def get(name: str, dimension: int | None = None) -> Problem:
-    """A problem of the catalogue, with the paper's net and batch sizes; space in any dimension."""
+def get(
+    name: str,
+    dimension: int | None = None,
+    points: Mapping[str, int] | None = None,
+    widths: Sequence[int] | None = None,
+) -> Problem:
+    """A problem of the catalogue, with the paper's net and batch sizes or others."""
     if name not in CATALOGUE:
         raise unknown("problem", name, CATALOGUE)
+    dimension = CATALOGUE[name].dimension if dimension is None else dimension
+    if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension < 1:
+        raise InputError(f"the dimension of a problem is a whole number from 1, got {dimension!r}")
+    sizes = tuple((points or {}).items())
+    return _get(name, dimension, sizes, tuple(CATALOGUE[name].widths if widths is None else widths))
+
+
+@cache  # one object per problem, so that solving it again does not compile again
+def _get(
+    name: str, dimension: int, points: tuple[tuple[str, int], ...], widths: tuple[int, ...]
+) -> Problem:
     entry = CATALOGUE[name]
-    dimension = entry.dimension if dimension is None else dimension
-    if dimension < 1:
-        raise InputError(f"the dimension of a problem must be at least 1, got {dimension}")
-    plain = entry.build(dimension)
-    sized = {key: c.replace(points=entry.points[key]) for key, c in plain.conditions.items()}
+    plain = entry.build(dimension).with_points(entry.points | dict(points))
     return Problem(
-        sized,
+        plain.conditions,
         plain.solution,
         name=name,
-        widths=entry.widths,
+        widths=widths,
         evaluation_points=entry.evaluation_points,
     )

@@ -22,8 +22,10 @@ class Primal(DampedSolver[Float[Array, "p p"] | None]):
     start_at_identity: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        if not 0 <= self.average < 1:
-            raise InputError(f"average must be at least 0 and below 1, got {self.average}")
+        if isinstance(self.average, str | bool) or not 0 <= self.average < 1:
+            raise InputError(f"average must be at least 0 and below 1, got {self.average!r}")
+        if not isinstance(self.start_at_identity, bool):
+            raise InputError(f"start_at_identity is true or false, got {self.start_at_identity!r}")
 
     def init(self, theta: Theta) -> Float[Array, "p p"] | None:
         if self.average == 0:  # the first update forgets the start

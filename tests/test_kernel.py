@@ -1,0 +1,200 @@
+"""Every way to assemble a kernel gives the kernel of the dense Jacobian."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import natpinn
+from natpinn import (
+    Box,
+    Condition,
+    Linearization,
+    Problem,
+    engd_w,
+    kernel,
+    laplacian,
+    value_gradient_laplacian,
+)
+from natpinn.layers import Factors, factored
+
+KEY = jax.random.key(0)
+WIDE = (90, 70)  # wide enough that factors are kept: 90 · 70 is more than a small leaf
+
+
+class Convolution(eqx.Module):
+    """A model with a layer that is not dense, between two that are."""
+
+    first: eqx.nn.Linear
+    middle: eqx.nn.Conv1d
+    last: eqx.nn.Linear
+
+    def __init__(self, inputs, key):
+        keys = jax.random.split(key, 3)
+        self.first = eqx.nn.Linear(inputs, 400, key=keys[0])
+        self.middle = eqx.nn.Conv1d(4, 3, 5, key=keys[1])
+        self.last = eqx.nn.Linear(3 * 96, "scalar", key=keys[2])
+
+    def __call__(self, x):
+        return self.last(jnp.tanh(self.middle(jnp.tanh(self.first(x)).reshape(4, 100))).ravel())
+
+
+def _catalogue(name, n=9):
+    problem = natpinn.problems.get(name)
+    return problem.with_points(dict.fromkeys(problem.conditions, n)), None
+
+
+def _vector_residual():
+    def rows(flow, x):
+        values, slopes, second = value_gradient_laplacian(flow)(x)
+        return jnp.stack([values[0] * slopes[0, 0] - second[1], slopes[0, 1] + slopes[1, 0]])
+
+    square = Box.unit(2)
+    problem = Problem(
+        {
+            "flow": Condition(rows, square, points=8),
+            "wall": Condition(lambda flow, x: flow(x), square.boundary, weight=2.0, points=5),
+        }
+    )
+    return problem, natpinn.MLP(2, WIDE, 2, key=KEY)
+
+
+def _convolution():
+    square = Box.unit(3)
+    problem = Problem(
+        {
+            "interior": Condition(lambda u, x: laplacian(u)(x) - u(x) ** 2, square, points=8),
+            "boundary": Condition(lambda u, x: u(x), square.boundary, points=6),
+        }
+    )
+    return problem, Convolution(3, KEY)
+
+
+CASES = {
+    **{name: lambda name=name: _catalogue(name) for name in natpinn.problems.CATALOGUE},
+    "vector residual": _vector_residual,
+    "convolution": _convolution,
+}
+
+# What is turned to make every row pair and leaf take one way.
+STRATEGIES = {
+    "as chosen": {},
+    "structured": {"_structure_pays": lambda *pair: all(isinstance(b, Factors) for b in pair)},
+    "explicit": {"_structure_pays": lambda left, right: False},
+    "halved": {"SMALLEST_HALF": 2},
+    "syrk": {"SYRK_ROWS": 1},
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    """A linearization, and the dense residual and Jacobian by their definition."""
+    problem, model = CASES[request.param]()
+    model = problem.default_model(KEY, WIDE) if model is None else model
+    objective, theta = problem.objective(model, problem.sample(KEY))
+    flat, unravel = ravel_pytree(theta)
+    J = jax.jit(jax.jacfwd(lambda y: _pull_back(objective, theta, y)))(objective.residual(theta)).T
+    linearization = eqx.filter_jit(lambda o, t: o.linearize(t))(objective, theta)
+    return linearization, objective.residual(theta), J, flat, unravel
+
+
+def _pull_back(objective, theta, y):
+    """Jᵀ y of the stacked residual, flat: its Jacobian is Jᵀ, with no factors anywhere."""
+    return ravel_pytree(jax.vjp(objective.residual, theta)[1](y)[0])[0]
+
+
+def relative(found, wanted):
+    return float(jnp.linalg.norm(found - wanted) / jnp.linalg.norm(wanted))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_gives_the_dense_kernel_and_step(case, strategy, monkeypatch):
+    for name, value in STRATEGIES[strategy].items():
+        monkeypatch.setattr(kernel, name, value)
+    if strategy == "syrk":
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    linearization, residual, J, *_ = case
+    found = jax.jit(lambda blocks: kernel.kernel(blocks))(linearization.jacobian)
+    assert relative(found, J @ J.T) < 1e-12
+
+    damped = J @ J.T + 1e-3 * jnp.eye(len(J))
+    step = J.T @ jnp.linalg.solve(damped, residual)
+    y = jnp.linalg.solve(found + 1e-3 * jnp.eye(len(J)), residual)
+    assert relative(ravel_pytree(linearization.vjp(y))[0], step) < 1e-9
+
+
+def test_products_with_vectors_equal_dense_ones(case):
+    linearization, residual, J, flat, unravel = case
+    y = jax.random.normal(KEY, (len(J),))
+    Y = jax.random.normal(KEY, (len(J), 3))
+    assert relative(linearization.residual, residual) < 1e-13
+    assert relative(linearization.jvp(unravel(flat)), J @ flat) < 1e-12
+    assert relative(ravel_pytree(linearization.vjp(y))[0], J.T @ y) < 1e-12
+    assert relative(linearization.kernel_mm(Y), J @ (J.T @ Y)) < 1e-12
+
+
+def _streams(linearization: Linearization) -> list[list[int]]:
+    return [
+        [leaf.streams for leaf in jax.tree.leaves(rows, is_leaf=_is_factors) if _is_factors(leaf)]
+        for rows in linearization.jacobian
+    ]
+
+
+def _is_factors(leaf):
+    return isinstance(leaf, Factors)
+
+
+@pytest.mark.parametrize(
+    ("name", "interior"),
+    [("poisson_5d", 7), ("heat_4d", 6), ("log_fokker_planck_9d", 11), ("poisson_10d", 12)],
+)
+def test_a_wide_layer_has_one_stream_per_derivative(name, interior):
+    """Value, first derivatives and Laplacian in the interior; the value alone elsewhere."""
+    problem, _ = _catalogue(name, n=3)
+    model = problem.default_model(KEY, WIDE)
+    objective, theta = problem.objective(model, problem.sample(KEY))
+    first, *others = _streams(eqx.filter_jit(lambda o, t: o.linearize(t))(objective, theta))
+    assert first == [interior]
+    assert others == [[1]] * len(others)
+
+
+def test_layers_that_are_not_dense_are_explicit():
+    problem, model = _convolution()
+    objective, theta = problem.objective(model, problem.sample(KEY))
+    linearization = eqx.filter_jit(lambda o, t: o.linearize(t))(objective, theta)
+    for rows in linearization.jacobian:
+        assert not isinstance(rows.middle.weight, Factors)
+
+
+def test_factoring_keeps_the_function():
+    """Sums, transposes and nested calls of outer products, and what needs them formed."""
+    W = jax.random.normal(KEY, (40, 30))
+
+    def loss(W, x):
+        inner = jax.jit(lambda W, x: jnp.tanh(W @ x))
+        return jnp.sum(inner(W, x) ** 2) + jnp.sum((W.T @ jnp.ones(40)) ** 2) + jnp.sum(W**2)
+
+    def dense_only(W, x):
+        return jnp.sum(jnp.tanh(W @ x) ** 2) + jnp.sum(jnp.sin(W.T @ jnp.ones(40)))
+
+    x = jnp.linspace(0, 1, 30)
+    for function, is_factored in ((loss, False), (dense_only, True)):
+        gradient = jax.grad(function)
+        found = factored(gradient, lambda factors: True)(W, x)
+        assert isinstance(found, Factors) == is_factored
+        formed = found.cotangents.T @ found.inputs if is_factored else found
+        assert relative(formed, gradient(W, x)) < 1e-13
+
+
+def test_a_step_is_the_same_with_and_without_structure(monkeypatch):
+    problem, model = _vector_residual()
+    objective, theta = problem.objective(model, problem.sample(KEY))
+    optimizer = engd_w(1e-3, 0.1)
+    steps = []
+    for keep in (True, False):
+        monkeypatch.setattr(kernel, "worth_factoring", lambda factors, keep=keep: keep)
+        step = eqx.filter_jit(lambda t, s: optimizer.step(objective, t, s, key=KEY))
+        theta_after, *_ = step(theta, optimizer.init(theta))
+        steps.append(ravel_pytree(theta_after)[0])
+    assert relative(*steps) < 1e-11
