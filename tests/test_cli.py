@@ -206,7 +206,24 @@ def test_the_bare_command_shows_its_help(natpinn_command):
     code, out, _ = natpinn_command()
     assert code == 0
     assert len(out.splitlines()) > 5
+    code, out, _ = natpinn_command("bench")
+    assert (code, "step" in out, len(out.splitlines()) > 5) == (0, True, True)
     assert natpinn_command("--version")[1] == f"natpinn {natpinn.__version__}\n"
+
+
+def test_bench_step_measures_a_step_against_the_floor(natpinn_command):
+    arguments = ["bench", "step", "--problem", "poisson_2d", "--repeats", "1"]
+    arguments += ["--set", "points.interior=30", "--set", "points.boundary=10"]
+    code, out, _ = natpinn_command(*arguments, "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert result["rows"] == 40
+    assert result["parameters"] == 1185
+    assert result["floor_ratio"] == result["step_seconds"] / result["floor_seconds"]
+    assert set(result["parts"]) == {"sample", "linearize", "kernel", "solve", "jvp", "vjp"}
+    assert result["peak_memory_bytes"] > 0
+    code, _, err = natpinn_command("bench", "step", "--problem", "poison_2d")
+    assert (code, "did you mean" in err) == (2, True)
 
 
 def test_help_teaches(natpinn_command):

@@ -40,6 +40,26 @@ class Convolution(eqx.Module):
         return self.last(jnp.tanh(self.middle(jnp.tanh(self.first(x)).reshape(4, 100))).ravel())
 
 
+class Recurrent(eqx.Module):
+    """One weight used several times: written out, or in a loop that no one can look into."""
+
+    enter: eqx.nn.Linear
+    weight: jax.Array
+    in_loop: bool = eqx.field(static=True)
+
+    def __init__(self, in_loop):
+        keys = jax.random.split(KEY)
+        self.enter = eqx.nn.Linear(3, 40, key=keys[0])
+        self.weight = jax.random.normal(keys[1], (40, 40)) / 6
+        self.in_loop = in_loop
+
+    def __call__(self, x):
+        y = jnp.tanh(self.enter(x))
+        if self.in_loop:
+            return jax.lax.fori_loop(0, 3, lambda _, y: jnp.tanh(self.weight @ y), y).sum()
+        return jnp.tanh(self.weight @ jnp.tanh(self.weight @ y)).sum()
+
+
 def _catalogue(name, n=9):
     problem = natpinn.problems.get(name)
     return problem.with_points(dict.fromkeys(problem.conditions, n)), None
@@ -60,21 +80,23 @@ def _vector_residual():
     return problem, natpinn.MLP(2, WIDE, 2, key=KEY)
 
 
-def _convolution():
-    square = Box.unit(3)
-    problem = Problem(
+def _three_dimensional():
+    cube = Box.unit(3)
+    return Problem(
         {
-            "interior": Condition(lambda u, x: laplacian(u)(x) - u(x) ** 2, square, points=8),
-            "boundary": Condition(lambda u, x: u(x), square.boundary, points=6),
+            "interior": Condition(lambda u, x: laplacian(u)(x) - u(x) ** 2, cube, points=8),
+            "boundary": Condition(lambda u, x: u(x), cube.boundary, points=6),
         }
     )
-    return problem, Convolution(3, KEY)
 
 
+PROBLEMS = ("poisson_5d", "poisson_10d", "poisson_100d", "heat_4d", "log_fokker_planck_9d")
 CASES = {
-    **{name: lambda name=name: _catalogue(name) for name in natpinn.problems.CATALOGUE},
+    **{name: lambda name=name: _catalogue(name) for name in PROBLEMS},
     "vector residual": _vector_residual,
-    "convolution": _convolution,
+    "convolution": lambda: (_three_dimensional(), Convolution(3, KEY)),
+    "shared weight": lambda: (_three_dimensional(), Recurrent(in_loop=False)),
+    "loop": lambda: (_three_dimensional(), Recurrent(in_loop=True)),
 }
 
 # What is turned to make every row pair and leaf take one way.
@@ -160,7 +182,7 @@ def test_a_wide_layer_has_one_stream_per_derivative(name, interior):
 
 
 def test_layers_that_are_not_dense_are_explicit():
-    problem, model = _convolution()
+    problem, model = CASES["convolution"]()
     objective, theta = problem.objective(model, problem.sample(KEY))
     linearization = eqx.filter_jit(lambda o, t: o.linearize(t))(objective, theta)
     for rows in linearization.jacobian:
