@@ -17,6 +17,7 @@ from . import config as configuration
 from .bench import bench_step as benchmark_step
 from .errors import InputError
 from .problems import CATALOGUE
+from .settings import parse_setting, read_file, without_dependants
 from .solution import model_key, run
 
 app = typer.Typer(
@@ -125,9 +126,9 @@ def solve(
         "seed": seed,
     }
     flags = {key: value for key, value in flags.items() if value is not None}
-    flags |= dict(map(configuration.parse_setting, settings or []))
-    base = {} if config is None else configuration.read_file(config)
-    resolved = configuration.resolve(configuration.without_dependants(base, flags) | flags)
+    flags |= dict(map(parse_setting, settings or []))
+    base = {} if config is None else read_file(config)
+    resolved = configuration.resolve(without_dependants(base, flags) | flags)
     described = resolved.as_dict()
     built = resolved.build_problem()
     optimizer_built = resolved.build_optimizer()
@@ -172,7 +173,7 @@ def bench_step(
     natpinn bench step --problem poisson_2d
     natpinn bench step --problem poisson_5d --set points.interior=1000 --set points.boundary=200
     """
-    given = dict(map(configuration.parse_setting, settings or []))
+    given = dict(map(parse_setting, settings or []))
     configs = [
         configuration.resolve({**given, "problem.name": name}) for name in problems or CATALOGUE
     ]

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import cattrs
@@ -30,6 +29,7 @@ from .models import as_model
 from .optimizers import Optimizer
 from .problem import Problem
 from .sampling import Sobol, Uniform
+from .settings import flatten
 from .train import check_limits
 
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
@@ -224,52 +224,6 @@ def preset(problem: str, optimizer: str, line_search: str) -> dict[str, Any]:
     table = tomllib.loads((files("natpinn") / "presets.toml").read_text())
     step_rule = "fixed" if line_search == "none" else line_search
     return flatten(table.get(problem, {}).get(optimizer, {}).get(step_rule, {}))
-
-
-def without_dependants(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a file, less those of a problem or optimizer that a flag replaces."""
-    kept = dict(settings)
-    dependants = {
-        "problem.name": ("problem.", "points.", "model.", "evaluation.", "optimizer."),
-        "optimizer.name": ("optimizer.",),
-    }
-    for name, prefixes in dependants.items():
-        if name in flags and flags[name] != settings.get(name):
-            stay = {"optimizer.name"} if name == "problem.name" else set()
-            kept = {k: v for k, v in kept.items() if k in stay or not k.startswith(prefixes)}
-    return kept
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, with dotted keys."""
-    try:
-        return flatten(tomllib.loads(path.read_text()))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """`key=value` from the command line; a value that is not TOML is a string."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise InputError(f"--set wants key=value, got {text!r}")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys; a table that describes a schedule is a value."""
-    flat = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping) and "schedule" not in value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:

@@ -10,7 +10,7 @@ PACKAGE = Path(natpinn.__file__).parent
 # Every module may import from the layers above its own, and from its own.
 LAYERS = [
     {"errors"},
-    {"precision"},
+    {"precision", "settings"},
     {"sampling", "operators", "schedule", "models", "layers"},
     {"domains", "kernel"},
     {"condition", "spacetime"},
