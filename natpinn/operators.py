@@ -90,9 +90,9 @@ def value_gradient_laplacian(
     """u, ∇u and Δu in a single pass, over all coordinates or the given ones."""
 
     def evaluate(x: Float[Array, " d"]) -> SecondOrder:
+        if isinstance(coordinates, int) or (coordinates is not None and not len(coordinates)):
+            raise InputError(f"coordinates are a list, as in [0, 1], got {coordinates!r}")
         chosen = list(range(x.size) if coordinates is None else coordinates)
-        if not chosen:
-            raise InputError("a Laplacian needs at least one coordinate")
         for i in chosen:
             _check_coordinate(i, x)
         directions = jnp.eye(x.size, dtype=x.dtype)[jnp.array(chosen)]

@@ -1,5 +1,7 @@
 """Operators against dense derivatives, on an MLP and on a model that is none."""
 
+from typing import Any, cast
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -145,5 +147,8 @@ def test_wrong_coordinates_and_coefficients_are_named():
         partial(u, 5)(POINT)
     with pytest.raises(natpinn.InputError, match="at least one coordinate"):
         partial(u)
+    for wrong in ([], 0):
+        with pytest.raises(natpinn.InputError, match="coordinates are a list"):
+            laplacian(u, cast(Any, wrong))(POINT)
     with pytest.raises(natpinn.InputError, match=r"\(3, k\)"):
         weighted_laplacian(u, jnp.eye(2))(POINT)

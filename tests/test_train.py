@@ -83,6 +83,24 @@ def test_new_hyper_parameters_do_not_compile_again():
     assert TRACES["residual"] == before
 
 
+def test_compiled_programs_are_kept_where_the_user_says(monkeypatch, tmp_path):
+    module = sys.modules["natpinn.train"]
+    chosen = jax.config.values["jax_compilation_cache_dir"]
+    module.use_compilation_cache()
+    assert jax.config.values["jax_compilation_cache_dir"] == chosen
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        monkeypatch.setenv("NATPINN_NO_CACHE", "1")
+        module.use_compilation_cache()
+        assert jax.config.values["jax_compilation_cache_dir"] is None
+        monkeypatch.delenv("NATPINN_NO_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        module.use_compilation_cache()
+        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "natpinn")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", chosen)
+
+
 def test_results_do_not_depend_on_how_steps_are_grouped(monkeypatch):
     optimizer = OPTIMIZERS["spring"]
     together = run(optimizer, steps=23)
