@@ -132,7 +132,8 @@ def train(
                 status = "diverged"
                 message = _divergence(float(info.loss), step + int(taken))
                 break
-            state, step, seconds = new_state, step + count, seconds + elapsed
+            previous, state = state, new_state
+            step, seconds = step + count, seconds + elapsed
             seconds_per_step = elapsed / count
 
             out_of_steps = steps is not None and step >= steps
@@ -147,6 +148,7 @@ def train(
                 history.append(record)
                 if not math.isfinite(metrics["loss"]):
                     status, message = "diverged", _divergence(metrics["loss"], step)
+                    state = previous
                     break
                 if metrics[evaluation.criterion] < best:
                     best_theta, best = state.theta, metrics[evaluation.criterion]
