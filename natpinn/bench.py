@@ -22,18 +22,21 @@ from .problem import Problem
 from .records import machine
 from .train import TrainState, advance
 
+SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
 DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it
 
 
-def bench_step(
-    problem: Problem, model: Any, repeats: int = 5, steps_per_call: int = 10
-) -> dict[str, Any]:
+def bench_step(problem: Problem, model: Any, repeats: int = 5) -> dict[str, Any]:
     """One problem: seconds per step of SPRING with a fixed learning rate, its parts, the floor."""
     objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
     optimizer = spring(damping=DAMPING)
     state = TrainState(theta, optimizer.init(theta), jax.random.key(2), jnp.array(0))
-    count = jnp.array(steps_per_call)
-    whole = seconds(lambda: advance(optimizer, objective, state, count), repeats) / steps_per_call
+
+    def take(steps: int) -> Any:
+        return advance(optimizer, objective, state, jnp.array(steps))
+
+    steps = max(1, min(MOST_STEPS, int(SECONDS_PER_TIMING / seconds(lambda: take(1), 1))))
+    whole = seconds(lambda: take(steps), repeats) / steps
     where = machine()  # before the floor is timed: its matrix is not part of a step
     rows, parameters = len(objective.residual(theta)), parameter_count(model)
     floor = floor_seconds(rows, parameters, repeats)
