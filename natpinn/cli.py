@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import equinox as eqx
-import jax
 import tomli_w
 import typer
 from rich.console import Console
@@ -194,12 +193,12 @@ def main() -> None:
         app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except InputError as error:
         _fail(str(error))
-    except (jax.errors.JaxRuntimeError, RuntimeError) as error:  # no device, out of memory
-        _fail(str(error).strip().split("\n")[0])
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except typer.Abort:
         _fail("stopped")
+    except RuntimeError as error:  # JAX found no device, or ran out of memory
+        _fail(str(error).strip().split("\n")[0])
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

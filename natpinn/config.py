@@ -27,6 +27,7 @@ from .errors import InputError, unknown
 from .line_search import Fixed, Grid
 from .models import as_model
 from .optimizers import Optimizer
+from .optimizers.natural_gradient import DEFAULT_LEARNING_RATE
 from .problem import Problem
 from .sampling import Sobol, Uniform
 from .settings import flatten
@@ -37,7 +38,6 @@ _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true o
 FORMAT = 1
 DEFAULT_OPTIMIZER = "engd_w"
 DEFAULT_BUDGET = 60.0
-DEFAULT_LEARNING_RATE = 0.1
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": optimizers.sgd,
@@ -133,7 +133,8 @@ class Config:
             ) from error
 
     def build_optimizer(self) -> Optimizer:
-        return build_optimizer(self.optimizer)
+        arguments = {k: _argument(k, v) for k, v in self.optimizer.items() if k != "name"}
+        return OPTIMIZERS[self.optimizer["name"]](**arguments)
 
 
 def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Config:
@@ -200,12 +201,6 @@ def lookup_problem(name: str, dimension: Any = None) -> Problem:
     return found
 
 
-def build_optimizer(settings: Mapping[str, Any]) -> Optimizer:
-    """The optimizer that a table of settings describes, as in `{"name": "spring", …}`."""
-    arguments = {k: _argument(k, v) for k, v in settings.items() if k != "name"}
-    return OPTIMIZERS[settings["name"]](**arguments)
-
-
 @cache
 def optimizer_defaults(name: str) -> dict[str, Any]:
     """The settings that an optimizer takes, read off its preset: one place for each default."""
@@ -255,7 +250,7 @@ def _dimension_default(name: str, problem: Problem) -> dict[str, int]:
 
 def _argument(key: str, value: Any) -> Any:
     """What a setting stands for: a number, nothing, a line search or an optax schedule."""
-    if value is None or value == "none":
+    if value is None:
         return None
     if isinstance(value, Mapping):
         return _schedule(key, value)
@@ -300,7 +295,6 @@ def _structure(settings: dict[str, Any]) -> Config:
         for part in tables:
             table = table.setdefault(part, {})
         table[last] = None if value == "none" else value
-    nested["optimizer"] = {key: _plain(value) for key, value in nested["optimizer"].items()}
     try:
         config = _converter().structure(nested, Config)
     except cattrs.BaseValidationError as error:

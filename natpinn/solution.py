@@ -141,11 +141,12 @@ def run(
     callbacks: Sequence[Callback] = (),
 ) -> Solution:
     """Train as configured, record it in a folder where one is given, and sum it up."""
-    problem.check(model)
-    folder = None if out is None else RunFolder(Path(out), described)
-    _, train_key, evaluation_key = jax.random.split(jax.random.key(config.seed), 3)
+    if out is not None:
+        records.check_free(Path(out))
+    _, train_key, evaluation_key = _keys(config.seed)
     objective, theta = problem.objective(model, problem.sample(train_key))
     evaluation = problem.evaluation(model, evaluation_key)
+    folder = None if out is None else RunFolder(Path(out), described)
     display = Display() if progress else contextlib.nullcontext()
 
     with display:
@@ -196,7 +197,12 @@ def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> 
 
 
 def model_key(seed: int) -> Array:
-    return jax.random.split(jax.random.key(seed), 3)[0]
+    return _keys(seed)[0]
+
+
+def _keys(seed: int) -> Array:
+    """The keys of a run: for the model, for training, for the evaluation."""
+    return jax.random.split(jax.random.key(seed), 3)
 
 
 def _recorder(folder: RunFolder) -> Callback:
@@ -232,17 +238,14 @@ def _outcome(result: TrainResult) -> dict[str, Any]:
 
 def _describe(optimizer: Optimizer) -> dict[str, Any]:
     """The parts and numbers of an optimizer that was built in Python."""
-    parts = {name: type(part).__name__ for name, part in vars(optimizer).items() if _is_part(part)}
+    fields = vars(optimizer).items()
+    parts = {name: type(part).__name__ for name, part in fields if isinstance(part, eqx.Module)}
     numbers = checkpoint.named_arrays(eqx.filter(optimizer, eqx.is_inexact_array))
     return {
         "name": type(optimizer).__name__,
         **parts,
         **{name: value.tolist() for name, value in numbers.items()},
     }
-
-
-def _is_part(value: Any) -> bool:
-    return isinstance(value, eqx.Module)
 
 
 def _rebuild_problem(described: dict[str, Any]) -> Problem | None:

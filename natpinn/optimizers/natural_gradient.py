@@ -16,6 +16,8 @@ from ..schedule import Schedule
 from ..solvers import DampedSolver, Dual, Primal
 from .base import Optimizer, StepInfo, norm
 
+DEFAULT_LEARNING_RATE = 0.1
+
 
 class NaturalGradientState(NamedTuple):
     phi: Theta  # the direction before bias correction
@@ -118,7 +120,7 @@ def spring(
     line_search: LineSearch | None = None,
 ) -> NaturalGradient:
     """SPRING: momentum in the regulariser; a rate of 0.1 and a cap, or a line search instead."""
-    search = _search(learning_rate, line_search, default=Fixed(0.1))
+    search = _search(learning_rate, line_search, default=Fixed(DEFAULT_LEARNING_RATE))
     cap = norm_cap if line_search is None else None
     return NaturalGradient(Dual(), search, damping, momentum, cap)
 
