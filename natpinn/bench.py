@@ -20,7 +20,7 @@ from .models import parameter_count
 from .optimizers import spring
 from .problem import Problem
 from .records import machine
-from .train import TrainState, advance
+from .train import Work, advance, start
 
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
 DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it
@@ -30,10 +30,12 @@ def bench_step(problem: Problem, model: Any, repeats: int = 5) -> dict[str, Any]
     """One problem: seconds per step of SPRING with a fixed learning rate, its parts, the floor."""
     objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
     optimizer = spring(damping=DAMPING)
-    state = TrainState(theta, optimizer.init(theta), jax.random.key(2), jnp.array(0))
+    state = start(optimizer, theta, jax.random.key(2))
 
     def take(steps: int) -> Any:
-        return advance(optimizer, objective, state, jnp.array(steps))
+        nonlocal state
+        state, _ = advance(Work(optimizer, objective, jnp.array(steps)), state)
+        return state
 
     steps = max(1, min(MOST_STEPS, int(SECONDS_PER_TIMING / seconds(lambda: take(1), 1))))
     whole = seconds(lambda: take(steps), repeats) / steps

@@ -11,13 +11,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from . import __version__, records
+from . import __version__, cluster, records
 from . import config as configuration
 from .bench import bench_step as benchmark_step
 from .errors import InputError
 from .problems import CATALOGUE
+from .resources import describe as describe_plan
+from .resources import explain as explain_plan
 from .settings import parse_setting, read_file, without_dependants
-from .solution import model_key, run
+from .solution import model_key, plan, run
 
 app = typer.Typer(
     name="natpinn",
@@ -104,6 +106,19 @@ def solve(
     out: Annotated[
         Path | None, typer.Option(help="The run folder (by default a new one under runs/).")
     ] = None,
+    devices: Annotated[
+        str | None, typer.Option(help='How many devices to use, or "all", of all processes.')
+    ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(help="Of each device, as in 8GB (by default what it has free)."),
+    ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Print how a step is computed, and its memory; run nothing."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the settings, run nothing.")
     ] = False,
@@ -115,6 +130,8 @@ def solve(
     natpinn solve poisson_2d --budget 10
     natpinn solve poisson_5d --optimizer spring --set points.interior=300
     natpinn solve heat_4d --set problem.dimension=10 --dry-run
+    natpinn solve heat_4d --memory-limit 2GB --explain
+    natpinn solve poisson_10d --devices all
     """
     flags = {
         "problem.name": problem,
@@ -123,23 +140,35 @@ def solve(
         "train.budget": budget,
         "train.stop_at": stop_at,
         "seed": seed,
+        "compute.devices": int(devices) if devices and devices.isdigit() else devices,
+        "compute.memory_limit": memory_limit,
     }
     flags = {key: value for key, value in flags.items() if value is not None}
     flags |= dict(map(parse_setting, settings or []))
     base = {} if config is None else read_file(config)
+    if (base | flags).get("compute.devices") == "all":
+        cluster.join()  # before anything is computed
     resolved = configuration.resolve(without_dependants(base, flags) | flags)
     described = resolved.as_dict()
     built = resolved.build_problem()
     optimizer_built = resolved.build_optimizer()
     folder = out or _free_folder(resolved)
-    records.check_free(folder)
+    if cluster.is_first():
+        records.check_free(folder)
     key = model_key(resolved.seed)
     if dry_run:
         built.check(eqx.filter_eval_shape(resolved.build_model, built, key))
         print(json.dumps(described, indent=2) if as_json else tomli_w.dumps(described).rstrip())
         return
     model = resolved.build_model(built, key)
+    if explain:
+        objective, theta = built.objective(model, built.sample(key))
+        planned = plan(resolved, objective, theta, optimizer_built, always_compile=True)
+        print(json.dumps(describe_plan(planned), indent=2) if as_json else explain_plan(planned))
+        return
     solution = run(built, model, optimizer_built, resolved, described, folder, progress=True)
+    if not cluster.is_first():
+        return
     if as_json:
         print((folder / records.SUMMARY).read_text(), end="")
     else:

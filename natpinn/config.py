@@ -25,6 +25,7 @@ from jaxtyping import PRNGKeyArray
 from . import optimizers, problems
 from .errors import InputError, unknown
 from .line_search import Fixed, Grid
+from .memory import parse_bytes
 from .models import as_model
 from .optimizers import Optimizer
 from .optimizers.natural_gradient import DEFAULT_LEARNING_RATE
@@ -89,6 +90,12 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class ComputeConfig:
+    devices: int | str  # how many, or "all"
+    memory_limit: str | None  # of each device, as in 8GB; none: what is free
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything needed to run again."""
 
@@ -101,6 +108,7 @@ class Config:
     sampling: SamplingConfig
     evaluation: EvaluationConfig
     train: TrainConfig
+    compute: ComputeConfig
 
     def as_dict(self) -> dict[str, Any]:
         """For a TOML file, which cannot hold None: it is written "none"."""
@@ -132,6 +140,12 @@ class Config:
                 f"model {self.model.name!r} cannot be built from a key: {error}"
             ) from error
 
+    @property
+    def memory_limit(self) -> int | None:
+        """In bytes."""
+        text = self.compute.memory_limit
+        return None if text is None else parse_bytes(text)
+
     def build_optimizer(self) -> Optimizer:
         arguments = {k: _argument(k, v) for k, v in self.optimizer.items() if k != "name"}
         return OPTIMIZERS[self.optimizer["name"]](**arguments)
@@ -157,6 +171,7 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
         merged["train.budget"] = DEFAULT_BUDGET
     config = _structure(merged)
     check_limits(config.train.steps, config.train.budget, config.train.stop_at)
+    _ = config.memory_limit  # fails here if it cannot be read
     if not 0 <= config.seed < 2**63:
         raise InputError(f"seed must be at least 0 and below 2**63, got {config.seed}")
     return config
@@ -237,6 +252,8 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         "train.steps": "none",
         "train.budget": "none",
         "train.stop_at": "none",
+        "compute.devices": 1,
+        "compute.memory_limit": "none",
     }
 
 
@@ -324,7 +341,14 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(float, strict(int, float))
     converter.register_structure_hook(str, strict(str))
     converter.register_structure_hook(bool, strict(bool))
+    converter.register_structure_hook(int | str, lambda value, _: _devices(value))
     return converter
+
+
+def _devices(value: Any) -> int | str:
+    if value != "all" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise TypeError(f'{value!r} is not a number of devices or "all"')
+    return value
 
 
 def _choose(key: str, name: str, table: Mapping[str, Any]) -> Any:

@@ -1,33 +1,59 @@
 """Products of a Jacobian that is kept in blocks and never concatenated as a whole.
 
-There is a row block for each condition, and in it a block for each parameter leaf: an array of
+There are row blocks for each condition, and in them a block for each parameter leaf: an array of
 shape (n, *leaf.shape), whose row i is the gradient of residual i, or the `Factors` of such an
 array. From factors the kernel of a dense layer needs no gradient at all,
 
     K_nm = Σ_st (g_ns · g_mt) (z_ns · z_mt),
 
-which is used wherever it takes fewer operations than multiplying the gradients.
+which is used wherever it takes fewer operations than multiplying the gradients. Otherwise the
+gradients of a layer are formed from its factors, all at once or so many outputs at a time.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from .layers import Factors
+from .plan import DEVICES, loop
 
 Block = Float[Array, "n ..."] | Factors
-Blocks = PyTree[Block]  # the rows of one condition
+Blocks = PyTree[Block]  # the rows of one condition, or some of them
+Span = tuple[Any, int]  # where some rows start, and how many they are
 
 SMALL_LEAF = 1024  # leaves up to this size are multiplied side by side: thin products are slow
 SYRK_ROWS = 1000  # from here on a GPU's syrk beats its gemm
-HALVINGS = 3  # of a lower triangle that is not left to syrk
-SMALLEST_HALF = 64  # rows; smaller blocks would waste more than they save
+TILES = 8  # rows of them in a lower triangle that is not left to syrk
+SMALLEST_TILE = 32  # rows; smaller ones would waste more than they save
 ELEMENT_COST = 250  # operations that one element of a product of factors costs in memory traffic
+FLOAT = 8  # bytes
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one condition, a chunk at a time: looked up, or computed when asked for.
+
+    Chunks have equal sizes, so the last one starts early and repeats rows of the one before it. On
+    several devices `blocks` gives each device its own share of a chunk's rows.
+    """
+
+    count: int  # rows in all, on all devices
+    chunk: int  # rows of one chunk, on all devices
+    blocks: Callable[[int | Int[Array, ""]], Blocks]
+    distinct: Callable[[int | Int[Array, ""]], Blocks]  # the same, with repeated rows as zeros
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.count // self.chunk)
+
+    def start(self, i: int | Int[Array, ""]) -> int | Int[Array, ""]:
+        return 0 if self.chunks == 1 else jnp.minimum(i * self.chunk, self.count - self.chunk)
 
 
 def worth_factoring(factors: Factors) -> bool:
@@ -36,114 +62,7 @@ def worth_factoring(factors: Factors) -> bool:
     return out * into > SMALL_LEAF and streams * (out + into) < out * into
 
 
-def jacobian_vector(
-    jacobian: Sequence[Blocks], v: PyTree[Float[Array, "..."]]
-) -> Float[Array, " n"]:
-    """J v."""
-    directions = jax.tree.leaves(v)
-    return jnp.concatenate(
-        [_sum(map(_block_vector, _blocks(rows), directions)) for rows in jacobian]
-    )
-
-
-def vector_jacobian(
-    jacobian: Sequence[Blocks], y: Float[Array, " n"]
-) -> PyTree[Float[Array, "..."]]:
-    """Jᵀ y, shaped like the parameters."""
-    ends = list(accumulate(map(row_count, jacobian)))
-    parts = [
-        [_vector_block(part, block) for block in _blocks(rows)]
-        for rows, part in zip(jacobian, jnp.split(y, ends[:-1]), strict=True)
-    ]
-    structure = jax.tree.structure(jacobian[0], is_leaf=_is_factors)
-    return structure.unflatten([_sum(leaves) for leaves in zip(*parts, strict=True)])
-
-
-def kernel(jacobian: Sequence[Blocks]) -> Float[Array, "n n"]:
-    """J Jᵀ: its lower triangle, one pair of row blocks at a time, then mirrored."""
-    strips = []
-    for i, left in enumerate(jacobian):
-        pairs = [_product(left, right) for right in jacobian[:i]]
-        later = sum(map(row_count, jacobian[i + 1 :]))
-        strips.append(_pad_columns(jnp.concatenate([*pairs, _square(left)], 1), later))
-    lower = jnp.concatenate(strips)
-    return jnp.tril(lower) + jnp.tril(lower, -1).T
-
-
-def kernel_product(jacobian: Sequence[Blocks], y: Float[Array, "n k"]) -> Float[Array, "n k"]:
-    """J (Jᵀ Y), without the kernel."""
-    columns = jax.vmap(lambda column: vector_jacobian(jacobian, column), 1, -1)(y)
-    return jax.vmap(lambda v: jacobian_vector(jacobian, v), -1, -1)(columns)
-
-
-def gramian(jacobian: Sequence[Blocks]) -> Float[Array, "p p"]:
-    """Jᵀ J, parameters in the order of `jax.flatten_util.ravel_pytree`."""
-
-    def of_rows(rows: Blocks) -> Float[Array, "p p"]:
-        matrices = [_matrix(block) for block in _blocks(rows)]
-        return jnp.block([[a.T @ b for b in matrices] for a in matrices])
-
-    return _sum(map(of_rows, jacobian))
-
-
-def row_count(rows: Blocks) -> int:
-    return len(_blocks(rows)[0])
-
-
-def _product(left: Blocks, right: Blocks) -> Float[Array, "n m"]:
-    """J_left J_rightᵀ."""
-    pairs = zip(_merge_small(left), _merge_small(right), strict=True)
-    return _sum(_block_product(a, b) for a, b in pairs)
-
-
-def _square(rows: Blocks) -> Float[Array, "n n"]:
-    """J Jᵀ of one row block; only its lower triangle is sure to be right."""
-    n, blocks = row_count(rows), _merge_small(rows)
-    structured = [block for block in blocks if _structure_pays(block, block)]
-    explicit = [_matrix(block) for block in blocks if not _structure_pays(block, block)]
-    on_gpu = jax.default_backend() == "gpu"
-    halvings = HALVINGS if not on_gpu or n >= SYRK_ROWS else 0
-
-    def structured_product(r: slice, c: slice) -> Float[Array, "a b"]:
-        return _sum(_factor_product(factors[r], factors[c]) for factors in structured)
-
-    def explicit_product(r: slice, c: slice) -> Float[Array, "a b"]:
-        return _sum(matrix[r] @ matrix[c].T for matrix in explicit)
-
-    total = _lower_triangle(0, n, structured_product, halvings)
-    if not on_gpu or n < SYRK_ROWS:
-        return total + _lower_triangle(0, n, explicit_product, halvings)
-    for matrix in explicit:
-        total = jax.lax.linalg.symmetric_product(matrix, total, beta=1.0)
-    return total
-
-
-def _lower_triangle(
-    start: int, stop: int, product: Callable[[slice, slice], Float[Array, "a b"]], halvings: int
-) -> Float[Array, "n n"]:
-    """The lower triangle of a square matrix, by halves: three quarters of it, then of those.
-
-    Three halvings cost 9/16 of the square, in blocks of only four different sizes.
-    """
-    n = stop - start
-    if halvings == 0 or n < 2 * SMALLEST_HALF:
-        rows = slice(start, stop)
-        return jnp.broadcast_to(product(rows, rows), (n, n))
-    middle = start + n // 2
-    corner = product(slice(middle, stop), slice(start, middle))
-    upper = _lower_triangle(start, middle, product, halvings - 1)
-    lower = _lower_triangle(middle, stop, product, halvings - 1)
-    below = jnp.concatenate([jnp.broadcast_to(corner, (stop - middle, middle - start)), lower], 1)
-    return jnp.concatenate([_pad_columns(upper, stop - middle), below])
-
-
-def _block_product(left: Block, right: Block) -> Float[Array, "n m"]:
-    if _structure_pays(left, right):
-        return _factor_product(left, right)
-    return _matrix(left) @ _matrix(right).T
-
-
-def _structure_pays(left: Block, right: Block) -> bool:
+def structure_pays(left: Block, right: Block) -> bool:
     """Whether products of factors cost less than products of gradients, per pair of rows."""
     if not (isinstance(left, Factors) and isinstance(right, Factors)):
         return False
@@ -151,11 +70,246 @@ def _structure_pays(left: Block, right: Block) -> bool:
     return left.streams * right.streams * (2 * (out + into) + ELEMENT_COST) < 2 * out * into
 
 
-def _factor_product(left: Any, right: Any) -> Float[Array, "n m"]:
-    """Σ_st (g_ns · g_mt) (z_ns · z_mt)."""
-    cotangents = jnp.einsum("nso,mto->sntm", left.cotangents, right.cotangents)
-    inputs = jnp.einsum("nsi,mti->sntm", left.inputs, right.inputs)
-    return (cotangents * inputs).sum((0, 2))
+def jacobian_vector(rows: Blocks, v: PyTree[Float[Array, "..."]]) -> Float[Array, " n"]:
+    """J v."""
+    return _sum(map(_block_vector, leaves(rows), jax.tree.leaves(v)))
+
+
+def vector_jacobian(rows: Blocks, y: Float[Array, " n"]) -> PyTree[Float[Array, "..."]]:
+    """Jᵀ y, shaped like the parameters."""
+    structure = jax.tree.structure(rows, is_leaf=is_factors)
+    return structure.unflatten([_vector_block(y, block) for block in leaves(rows)])
+
+
+def kernel(
+    rows: Sequence[Rows], working_bytes: int | None = None, on_devices: bool = False
+) -> Float[Array, "n n"]:
+    """J Jᵀ: its lower triangle, one pair of row chunks at a time, then mirrored.
+
+    On several devices each has its rows and all parameters. Chunks are exchanged so that each has
+    all rows and its share of the parameters, and the kernels that these give are summed.
+    """
+    starts = [0, *accumulate(r.count for r in rows)]
+    total = jnp.zeros((starts[-1], starts[-1]))
+
+    def chunk(source: Rows, i: Any) -> list[Block]:
+        merged = merge_small(source.blocks(i))
+        return [_exchange(block) for block in merged] if on_devices else merged
+
+    def fill(total: Array, left: Rows, top: int, right: Rows, first: int) -> Array:
+        def strip(i: Any, total: Array) -> Array:
+            mine = chunk(left, i)
+
+            def pair(j: Any, total: Array) -> Array:
+                product = _product(mine, chunk(right, j), working_bytes)
+                corner = (top + left.start(i), first + right.start(j))
+                return jax.lax.dynamic_update_slice(total, product, corner)
+
+            if left is not right:
+                return loop(right.chunks, pair, total)
+            if left.chunks > 1:
+                total = jax.lax.fori_loop(0, i, pair, total)
+            corner = (top + left.start(i),) * 2
+            return jax.lax.dynamic_update_slice(total, _square(mine, working_bytes), corner)
+
+        return loop(left.chunks, strip, total)
+
+    for a, left in enumerate(rows):
+        for b, right in enumerate(rows[: a + 1]):
+            total = fill(total, left, starts[a], right, starts[b])
+    total = jax.lax.psum(total, DEVICES) if on_devices else total
+    return _mirror(total)
+
+
+def gramian(rows: Sequence[Rows], on_devices: bool = False) -> Float[Array, "p p"]:
+    """Jᵀ J, parameters in the order of `jax.flatten_util.ravel_pytree`."""
+
+    def square(blocks: Blocks) -> Float[Array, "p p"]:
+        columns = jnp.concatenate([_matrix(block) for block in leaves(blocks)], 1).T
+        return _square([columns], None)
+
+    def add(source: Rows) -> Callable[[Any, Array], Array]:
+        return lambda i, total: total + square(source.distinct(i))
+
+    shapes = leaves(jax.eval_shape(rows[0].blocks, 0))
+    p = sum(map(leaf_size, shapes))
+    total = jnp.zeros((p, p))
+    for source in rows:
+        total = loop(source.chunks, add(source), total)
+    total = jax.lax.psum(total, DEVICES) if on_devices else total
+    return _mirror(total)
+
+
+def row_count(rows: Blocks) -> int:
+    return len(leaves(rows)[0])
+
+
+def leaves(rows: Blocks) -> list[Block]:
+    """A block for each leaf of the parameters."""
+    return jax.tree.leaves(rows, is_leaf=is_factors)
+
+
+def leaf_size(block: Block) -> int:
+    return math.prod(block.shape[1:])
+
+
+def is_factors(value: Any) -> bool:
+    return isinstance(value, Factors)
+
+
+def merge_small(rows: Blocks) -> list[Block]:
+    """The blocks of a row block: large leaves as they are, small ones side by side."""
+    blocks = leaves(rows)
+    small = [_matrix(block) for block in blocks if leaf_size(block) <= SMALL_LEAF]
+    large = [block for block in blocks if leaf_size(block) > SMALL_LEAF]
+    return [*large, jnp.concatenate(small, axis=1)] if small else large
+
+
+def _product(
+    left: Sequence[Block], right: Sequence[Block], working_bytes: int | None
+) -> Float[Array, "n m"]:
+    """J_left J_rightᵀ."""
+    total = jnp.zeros((len(left[0]), len(right[0])))
+    for a, b in zip(left, right, strict=True):
+        total, a, b = _in_turn(total, a, b)
+        if structure_pays(a, b):
+            total = total + _factor_product(a, b, working_bytes)
+        else:
+            total = _add_by_outputs(total, a, b, lambda t, x, y: t + x @ y.T, working_bytes)
+    return total
+
+
+def _square(blocks: Sequence[Block], working_bytes: int | None) -> Float[Array, "n n"]:
+    """J Jᵀ of one row chunk; only its lower triangle is sure to be right."""
+    n = len(blocks[0])
+    has_syrk = jax.default_backend() == "gpu" and n >= SYRK_ROWS
+
+    def add_square(total: Array, matrix: Array, _: Array) -> Array:
+        if has_syrk:
+            return jax.lax.linalg.symmetric_product(matrix, total, beta=1.0)
+        return _add_triangle(total, lambda r, c: _part(matrix, r) @ _part(matrix, c).T)
+
+    total = jnp.zeros((n, n))
+    for block in blocks:
+        total, block = _in_turn(total, block)
+        if structure_pays(block, block):
+            total = _add_triangle(
+                total,
+                lambda r, c, b=block: _factor_product(_part(b, r), _part(b, c), working_bytes),
+            )
+        else:
+            total = _add_by_outputs(total, block, block, add_square, working_bytes)
+    return total
+
+
+def _add_triangle(
+    total: Float[Array, "n n"], product: Callable[[Span, Span], Float[Array, "a b"]]
+) -> Float[Array, "n n"]:
+    """Add a product to a lower triangle, tile by tile, which costs 9/16 of the square.
+
+    Rows that are left over when the tiles are equal come last.
+    """
+    n = len(total)
+    tiles = max(1, min(TILES, n // SMALLEST_TILE))
+    side = n // tiles
+    corners = jnp.array([(i, j) for i in range(tiles) for j in range(i + 1)]) * side
+
+    def add_tile(t: Any, total: Array) -> Array:
+        i, j = corners[t]
+        return _add_at(total, product((i, side), (j, side)), i, j)
+
+    total = loop(len(corners), add_tile, total)
+    done = tiles * side
+    return _add_at(total, product((done, n - done), (0, n)), done, 0) if done < n else total
+
+
+def _add_at(total: Float[Array, "n n"], part: Float[Array, "a b"], i: Any, j: Any) -> Array:
+    old = jax.lax.dynamic_slice(total, (i, j), part.shape)
+    return jax.lax.dynamic_update_slice(total, old + part, (i, j))
+
+
+def _add_by_outputs(
+    total: Float[Array, "n m"],
+    left: Block,
+    right: Block,
+    add: Callable[[Array, Array, Array], Array],
+    working_bytes: int | None,
+) -> Float[Array, "n m"]:
+    """total + J_left J_rightᵀ of one leaf, with the gradients of so many outputs formed at once."""
+    outputs = left.shape[1]
+    width = outputs_at_once(left, right, working_bytes)
+
+    def add_slice(total: Array, start: Any, count: int) -> Array:
+        a = _matrix(_outputs(left, start, count))
+        b = a if right is left else _matrix(_outputs(right, start, count))
+        return add(total, a, b)
+
+    whole, rest = divmod(outputs, width)
+    total = loop(whole, lambda i, total: add_slice(total, i * width, width), total)
+    return add_slice(total, whole * width, rest) if rest else total
+
+
+def outputs_at_once(left: Block, right: Block, working_bytes: int | None) -> int:
+    """How many outputs of a leaf may have their gradients formed from factors."""
+    outputs = left.shape[1]
+    blocks = [left] if right is left else [left, right]
+    formed = sum(len(block) for block in blocks if is_factors(block))
+    if working_bytes is None or formed == 0:
+        return outputs
+    return max(1, min(outputs, working_bytes // (FLOAT * formed * left.shape[2])))
+
+
+def _factor_product(left: Any, right: Any, working_bytes: int | None) -> Float[Array, "n m"]:
+    """Σ_st (g_ns · g_mt) (z_ns · z_mt), for so many rows n at once."""
+    n, m = len(left), len(right)
+
+    def product(left: Factors) -> Float[Array, "a m"]:
+        cotangents = jnp.einsum("nso,mto->sntm", left.cotangents, right.cotangents)
+        inputs = jnp.einsum("nsi,mti->sntm", left.inputs, right.inputs)
+        return (cotangents * inputs).sum((0, 2))
+
+    row_bytes = 2 * FLOAT * left.streams * right.streams * m
+    at_once = n if working_bytes is None else max(1, min(n, working_bytes // row_bytes))
+    if at_once == n:
+        return product(left)
+
+    def fill(i: Any, total: Array) -> Array:
+        start = jnp.minimum(i * at_once, n - at_once)
+        part = product(_part(left, (start, at_once)))
+        return jax.lax.dynamic_update_slice_in_dim(total, part, start, 0)
+
+    return loop(-(-n // at_once), fill, jnp.zeros((n, m)))
+
+
+def _exchange(block: Block) -> Block:
+    """From some rows with all outputs of a leaf, to all rows with some outputs: one per device."""
+    if isinstance(block, Factors):
+        inputs = jax.lax.all_gather(block.inputs, DEVICES, tiled=True)
+        return Factors(_split_outputs(block.cotangents, 2), inputs)
+    return _split_outputs(block, 1)
+
+
+def _split_outputs(array: Array, axis: int) -> Array:
+    missing = -array.shape[axis] % jax.lax.axis_size(DEVICES)
+    padded = jnp.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
+    return jax.lax.all_to_all(padded, DEVICES, axis, 0, tiled=True)
+
+
+def _part(block: Any, span: Span) -> Any:
+    """Some rows of a block."""
+    if span[1] == len(block):
+        return block
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, *span), block)
+
+
+def _outputs(block: Block, start: Any, count: int) -> Block:
+    """Some outputs of a leaf."""
+    if count == block.shape[1]:
+        return block
+    if isinstance(block, Factors):
+        cotangents = jax.lax.dynamic_slice_in_dim(block.cotangents, start, count, 2)
+        return Factors(cotangents, block.inputs)
+    return jax.lax.dynamic_slice_in_dim(block, start, count, 1)
 
 
 def _block_vector(block: Block, v: Float[Array, "..."]) -> Float[Array, " n"]:
@@ -170,33 +324,18 @@ def _vector_block(y: Float[Array, " n"], block: Block) -> Float[Array, "..."]:
     return (y @ _matrix(block)).reshape(block.shape[1:])
 
 
-def _merge_small(rows: Blocks) -> list[Block]:
-    """The blocks of a row block: large leaves as they are, small ones side by side."""
-    blocks = _blocks(rows)
-    small = [_matrix(block) for block in blocks if _size(block) <= SMALL_LEAF]
-    large = [block for block in blocks if _size(block) > SMALL_LEAF]
-    return [*large, jnp.concatenate(small, axis=1)] if small else large
-
-
 def _matrix(block: Block) -> Float[Array, "n q"]:
     explicit = block.explicit if isinstance(block, Factors) else block
     return explicit.reshape(len(explicit), -1)
 
 
-def _size(block: Block) -> int:
-    return math.prod(block.shape[1:])
+def _in_turn(*values: Any) -> Any:
+    """The same values: what needs one of them waits for all, so that leaves follow one another."""
+    return jax.lax.optimization_barrier(values)
 
 
-def _blocks(rows: Blocks) -> list[Block]:
-    return jax.tree.leaves(rows, is_leaf=_is_factors)
-
-
-def _is_factors(value: Any) -> bool:
-    return isinstance(value, Factors)
-
-
-def _pad_columns(matrix: Float[Array, "n m"], columns: int) -> Float[Array, "n k"]:
-    return jnp.pad(matrix, ((0, 0), (0, columns)))
+def _mirror(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    return jnp.tril(lower) + jnp.tril(lower, -1).T
 
 
 def _sum(arrays: Any) -> Float[Array, "..."]:

@@ -1,6 +1,7 @@
 """Where equations and optimizers meet: a PDE on one batch of points, as nonlinear least squares."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
@@ -12,54 +13,34 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from . import kernel
 from .condition import Condition
 from .domains import Points
+from .kernel import Blocks, Rows
 from .layers import factored
 from .models import Theta
-
-
-class Linearization(eqx.Module):
-    """residual(θ + v) ≈ residual + J v, with the rows of each condition together."""
-
-    residual: Float[Array, " n"]
-    jacobian: tuple[kernel.Blocks, ...]  # one row block for each condition
-    conditions: tuple[str, ...] = eqx.field(static=True)
-
-    @property
-    def rows(self) -> dict[str, slice]:
-        """Which rows belong to which condition."""
-        ends = list(accumulate(map(kernel.row_count, self.jacobian), initial=0))
-        return dict(zip(self.conditions, map(slice, ends[:-1], ends[1:]), strict=True))
-
-    def jvp(self, v: Theta) -> Float[Array, " n"]:
-        """J v."""
-        return kernel.jacobian_vector(self.jacobian, v)
-
-    def vjp(self, y: Float[Array, " n"]) -> Theta:
-        """Jᵀ y."""
-        return kernel.vector_jacobian(self.jacobian, y)
-
-    def kernel(self) -> Float[Array, "n n"]:
-        """J Jᵀ."""
-        return kernel.kernel(self.jacobian)
-
-    def kernel_mm(self, y: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """J (Jᵀ Y), without the kernel."""
-        return kernel.kernel_product(self.jacobian, y)
-
-    def gramian(self) -> Float[Array, "p p"]:
-        """Jᵀ J."""
-        return kernel.gramian(self.jacobian)
+from .plan import (
+    BY_ROWS,
+    DEVICES,
+    REPLICATED,
+    Plan,
+    loop,
+    map_points,
+    on_each_device,
+    pad_points,
+    point_count,
+)
 
 
 class LeastSquares(eqx.Module):
     """½|r(θ)|², all that an optimizer may see of a problem.
 
     The rows of r are the residuals of every condition at every point of the batch, scaled by
-    √(weight/n) so that the loss is Σ weight/(2n) Σ residual².
+    √(weight/n) so that the loss is Σ weight/(2n) Σ residual². On several devices some rows may be
+    padding, which is zero.
     """
 
     conditions: OrderedDict[str, Condition]  # JAX sorts a plain dict, and rows have an order
     points: dict[str, Points]
     frozen: PyTree  # what of the model is not trained
+    plan: Plan = eqx.field(static=True, default=Plan())
 
     def residual(self, theta: Theta) -> Float[Array, " n"]:
         return jnp.concatenate(list(self.residuals(theta).values()))
@@ -67,10 +48,15 @@ class LeastSquares(eqx.Module):
     def residuals(self, theta: Theta) -> dict[str, Float[Array, " n"]]:
         """The scaled rows of each condition."""
         model = eqx.combine(theta, self.frozen)
-        return {
-            name: self._scale(name) * _residual_rows(condition, model, self.points[name])
-            for name, condition in self.conditions.items()
-        }
+
+        def rows(name: str) -> Float[Array, " n"]:
+            points, scale = self._padded(name)
+            at_points = map_points(
+                lambda x: self.conditions[name].rows(model, x), points, self.plan
+            )
+            return (scale[:, None] * at_points).ravel()
+
+        return {name: rows(name) for name in self.conditions}
 
     def loss(self, theta: Theta) -> Float[Array, ""]:
         return 0.5 * jnp.sum(self.residual(theta) ** 2)
@@ -79,28 +65,43 @@ class LeastSquares(eqx.Module):
         """What each condition adds to the loss."""
         return {name: 0.5 * jnp.sum(rows**2) for name, rows in self.residuals(theta).items()}
 
-    def linearize(self, theta: Theta) -> Linearization:
-        parts = [self._linearize_condition(name, theta) for name in self.conditions]
+    def linearize(self, theta: Theta) -> "Linearization":
+        if not self.plan.held:
+            return Linearization(self, theta, self.residual(theta), None)
+        parts = [self._hold_rows(name, theta) for name in self.conditions]
         residuals, jacobian = zip(*parts, strict=True)
-        return Linearization(jnp.concatenate(residuals), jacobian, tuple(self.conditions))
+        return Linearization(self, theta, jnp.concatenate(residuals), jacobian)
 
     def resample(self, key: PRNGKeyArray) -> "LeastSquares":
         """The same problem on fresh points."""
-        return LeastSquares(self.conditions, sample(self.conditions, key), self.frozen)
+        points = sample(self.conditions, key)
+        return LeastSquares(self.conditions, points, self.frozen, self.plan)
 
-    def _scale(self, name: str) -> Float[Array, ""]:
-        n = len(jax.tree.leaves(self.points[name])[0])
-        return jnp.sqrt(self.conditions[name].weight / n)
+    def planned(self, plan: Plan) -> "LeastSquares":
+        """The same problem, computed another way."""
+        return LeastSquares(self.conditions, self.points, self.frozen, plan)
 
-    def _linearize_condition(self, name: str, theta: Theta) -> tuple[Array, kernel.Blocks]:
-        """The scaled rows of one condition and their gradients, point by point.
+    def row_counts(self, theta: Theta) -> dict[str, int]:
+        """The number of rows of each condition, padding included."""
+        return {
+            name: self.plan.padded(point_count(self.points[name]))
+            * self._rows_per_point(name, theta)
+            for name in self.conditions
+        }
+
+    def linearize_points(
+        self, name: str, theta: Theta, points: Points, scale: Float[Array, " c"]
+    ) -> tuple[Float[Array, " n"], Blocks]:
+        """The scaled rows of one condition at some points, and their gradients, point by point.
 
         Each residual sees one point, so its gradient costs one small reverse pass. Pulling back
         one-hot vectors through the stacked residual instead would cost n times as much.
         """
-        condition, scale = self.conditions[name], self._scale(name)
+        condition = self.conditions[name]
 
-        def gradient(point: Any, row: Float[Array, " k"]) -> tuple[Array, Theta]:
+        def gradient(
+            point: Any, scale: Float[Array, ""], row: Float[Array, " k"]
+        ) -> tuple[Array, Theta]:
             def rows(theta: Theta) -> Float[Array, " k"]:
                 return scale * condition.rows(eqx.combine(theta, self.frozen), point)
 
@@ -108,12 +109,163 @@ class LeastSquares(eqx.Module):
             return residual @ row, pull_back(row)[0]
 
         per_row = factored(gradient, kernel.worth_factoring)
-        one_point = jax.tree.map(lambda leaf: leaf[0], self.points[name])
-        k = len(jax.eval_shape(condition.rows, eqx.combine(theta, self.frozen), one_point))
-        per_point = jax.vmap(per_row, (None, 0)) if k > 1 else _with_row_axis(per_row)
+        k = self._rows_per_point(name, theta)
+        per_point = jax.vmap(per_row, (None, None, 0)) if k > 1 else _with_row_axis(per_row)
         rows = jnp.eye(k) if k > 1 else jnp.ones(1)
-        blocks = jax.vmap(per_point, (0, None))(self.points[name], rows)
+        blocks = jax.vmap(per_point, (0, 0, None))(points, scale, rows)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
+
+    def stream(self, name: str, theta: Theta) -> Rows:
+        """The rows of one condition, computed whenever they are asked for."""
+        points, scale = self._padded(name)
+        n, k = len(scale), self._rows_per_point(name, theta)
+        chunk = min(n, self.plan.chunk(n))
+        mine = chunk // self.plan.devices
+
+        def blocks(i: Any, distinct: bool) -> Blocks:
+            first = i * chunk
+            start = jnp.minimum(first, n - chunk) + mine * self._device()
+            here, weight = jax.tree.map(
+                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, mine), (points, scale)
+            )
+            if distinct:
+                weight = jnp.where(start + jnp.arange(mine) >= first, weight, 0.0)
+            return self.linearize_points(name, theta, here, weight)[1]
+
+        return Rows(n * k, chunk * k, lambda i: blocks(i, False), lambda i: blocks(i, True))
+
+    def _hold_rows(self, name: str, theta: Theta) -> tuple[Float[Array, " n"], Blocks]:
+        """All rows of one condition and their gradients, so many points at once as planned."""
+
+        def fill(
+            objective: LeastSquares, theta: Theta, points: Points, scale: Float[Array, " n"]
+        ) -> tuple[Float[Array, " n"], Blocks]:
+            n, k = len(scale), objective._rows_per_point(name, theta)
+            at_once = min(n, -(-self.plan.chunk(n * self.plan.devices) // self.plan.devices))
+
+            def some(start: Any) -> tuple[Float[Array, " c"], Blocks]:
+                here, weight = jax.tree.map(
+                    lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, at_once), (points, scale)
+                )
+                return objective.linearize_points(name, theta, here, weight)
+
+            def body(i: Any, rows: Any) -> Any:
+                start = jnp.minimum(i * at_once, n - at_once)
+                return jax.tree.map(
+                    lambda whole, part: jax.lax.dynamic_update_slice_in_dim(
+                        whole, part, start * k, 0
+                    ),
+                    rows,
+                    some(start),
+                )
+
+            if at_once == n:
+                return objective.linearize_points(name, theta, points, scale)
+            empty = jax.tree.map(
+                lambda leaf: jnp.zeros((n * k, *leaf.shape[1:]), leaf.dtype),
+                jax.eval_shape(some, 0),
+            )
+            return loop(-(-n // at_once), body, empty)
+
+        specs = (REPLICATED, REPLICATED, BY_ROWS, BY_ROWS)
+        return _on_each_device(fill, self.plan, specs, BY_ROWS)(self, theta, *self._padded(name))
+
+    def _padded(self, name: str) -> tuple[Points, Float[Array, " n"]]:
+        """The points of a condition and the scale of their rows, zero for padding."""
+        points = self.points[name]
+        n = point_count(points)
+        padded = self.plan.padded(n)
+        scale = jnp.sqrt(self.conditions[name].weight / n)
+        return pad_points(points, padded), jnp.where(jnp.arange(padded) < n, scale, 0.0)
+
+    def _rows_per_point(self, name: str, theta: Theta) -> int:
+        point = jax.tree.map(lambda leaf: leaf[0], self.points[name])
+        model = eqx.combine(theta, self.frozen)
+        return len(jax.eval_shape(self.conditions[name].rows, model, point))
+
+    def _device(self) -> Any:
+        return 0 if self.plan.mesh is None else jax.lax.axis_index(DEVICES)
+
+
+class Linearization(eqx.Module):
+    """residual(θ + v) ≈ residual + J v, with the rows of each condition together.
+
+    The Jacobian is held, or else its rows are computed whenever the kernel needs them, and J v and
+    Jᵀ y by forward and reverse mode.
+    """
+
+    objective: LeastSquares
+    theta: Theta
+    residual: Float[Array, " n"]
+    jacobian: tuple[Blocks, ...] | None  # one row block for each condition
+
+    @property
+    def rows(self) -> dict[str, slice]:
+        """Which rows belong to which condition."""
+        counts = self.objective.row_counts(self.theta)
+        ends = list(accumulate(counts.values(), initial=0))
+        return dict(zip(counts, map(slice, ends[:-1], ends[1:]), strict=True))
+
+    def jvp(self, v: Theta) -> Float[Array, " n"]:
+        """J v."""
+        if self.jacobian is None:
+            return jax.jvp(self.objective.residual, (self.theta,), (v,))[1]
+        product = self._on_each_device(kernel.jacobian_vector, (BY_ROWS, REPLICATED), BY_ROWS)
+        return jnp.concatenate([product(rows, v) for rows in self.jacobian])
+
+    def vjp(self, y: Float[Array, " n"]) -> Theta:
+        """Jᵀ y."""
+        if self.jacobian is None:
+            return jax.vjp(self.objective.residual, self.theta)[1](y)[0]
+
+        def total(rows: Blocks, y: Float[Array, " n"]) -> Theta:
+            return self._sum_over_devices(kernel.vector_jacobian(rows, y))
+
+        product = self._on_each_device(total, (BY_ROWS, BY_ROWS), REPLICATED)
+        parts = [product(r, y[i]) for r, i in zip(self.jacobian, self.rows.values(), strict=True)]
+        return jax.tree.map(lambda *leaves: sum(leaves), *parts)
+
+    def kernel(self) -> Float[Array, "n n"]:
+        """J Jᵀ."""
+        plan = self.objective.plan
+        return self._assemble(
+            lambda rows: kernel.kernel(rows, plan.working_bytes, plan.mesh is not None)
+        )
+
+    def kernel_mm(self, y: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """J (Jᵀ Y), without the kernel."""
+        columns = jax.vmap(self.vjp, 1, -1)(y)
+        return jax.vmap(self.jvp, -1, -1)(columns)
+
+    def gramian(self) -> Float[Array, "p p"]:
+        """Jᵀ J."""
+        plan = self.objective.plan
+        return self._assemble(lambda rows: kernel.gramian(rows, plan.mesh is not None))
+
+    def _assemble(self, assemble: Callable[[list[Rows]], Array]) -> Array:
+        """A matrix from the rows of all conditions, held or streamed."""
+
+        def streamed(objective: LeastSquares, theta: Theta) -> Array:
+            return assemble([objective.stream(name, theta) for name in objective.conditions])
+
+        if self.jacobian is None:
+            work = self._on_each_device(streamed, (REPLICATED, REPLICATED), REPLICATED)
+            return work(self.objective, self.theta)
+        counts = self.objective.row_counts(self.theta).values()
+
+        def held(*jacobian: Blocks) -> Array:
+            return assemble(
+                [_held(rows, n) for rows, n in zip(jacobian, counts, strict=True)],
+            )
+
+        specs = (BY_ROWS,) * len(self.jacobian)
+        return self._on_each_device(held, specs, REPLICATED)(*self.jacobian)
+
+    def _on_each_device(self, function: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        return _on_each_device(function, self.objective.plan, in_specs, out_specs)
+
+    def _sum_over_devices(self, tree: Any) -> Any:
+        return tree if self.objective.plan.mesh is None else jax.lax.psum(tree, DEVICES)
 
 
 def sample(conditions: OrderedDict[str, Condition], key: PRNGKeyArray) -> dict[str, Points]:
@@ -125,10 +277,27 @@ def sample(conditions: OrderedDict[str, Condition], key: PRNGKeyArray) -> dict[s
     }
 
 
-def _residual_rows(condition: Condition, model: Any, points: Points) -> Float[Array, " n"]:
-    return jax.vmap(lambda point: condition.rows(model, point))(points).ravel()
+def _held(rows: Blocks, count: int) -> Rows:
+    """Rows that are there: one chunk."""
+    return Rows(count, count, lambda i: rows, lambda i: rows)
+
+
+def _on_each_device(
+    function: Callable[..., Any], plan: Plan, in_specs: Any, out_specs: Any
+) -> Callable[..., Any]:
+    """`on_each_device` for arguments whose leaves are not all arrays."""
+
+    def call(*arguments: Any) -> Any:
+        arrays, static = eqx.partition(arguments, eqx.is_array)
+
+        def with_static(*arrays: Any) -> Any:
+            return function(*eqx.combine(arrays, static))
+
+        return on_each_device(with_static, plan, in_specs, out_specs)(*arrays)
+
+    return call
 
 
 def _with_row_axis(function: Any) -> Any:
     """A function of a point whose results get a first axis of length one."""
-    return lambda point, row: jax.tree.map(lambda leaf: leaf[None], function(point, row))
+    return lambda *arguments: jax.tree.map(lambda leaf: leaf[None], function(*arguments))

@@ -10,16 +10,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from . import checkpoint, records
+from . import checkpoint, cluster, records
 from .config import ACTIVATIONS, Config, lookup_problem, resolve
 from .display import Display
 from .errors import InputError
 from .models import as_model, parameter_count, trainable
+from .objective import LeastSquares
 from .optimizers import Optimizer
 from .problem import Problem
 from .problems import CATALOGUE
 from .records import RunFolder
 from .report import draw_solution
+from .resources import Planned, plan_step, strategy
 from .train import Callback, Progress, TrainResult, train
 
 
@@ -84,6 +86,8 @@ def solve(
     seed: int = 0,
     stop_at: float | None = None,
     points: Mapping[str, int] | None = None,
+    devices: int | str | None = None,
+    memory_limit: str | int | None = None,
     out: Path | str | None = None,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
@@ -92,7 +96,8 @@ def solve(
 
     The problem may be a name of the catalogue. Without a model it gets an MLP, without an optimizer
     the default one; an optimizer's name takes the best settings known for the problem. With neither
-    steps nor budget, training takes 60 seconds.
+    steps nor budget, training takes 60 seconds. It uses one device unless told a number or "all",
+    and at most the memory that is free there, or less if told "8GB".
     """
     if not isinstance(problem, Problem | str):
         raise InputError(f"a problem is a Problem or the name of one, got {problem!r}")
@@ -109,6 +114,8 @@ def solve(
         "train.budget": budget,
         "train.stop_at": stop_at,
         "seed": seed,
+        "compute.devices": devices,
+        "compute.memory_limit": None if memory_limit is None else str(memory_limit),
         **{f"points.{key}": n for key, n in (points or {}).items()},
     }
     config = resolve(
@@ -141,13 +148,16 @@ def run(
     callbacks: Sequence[Callback] = (),
 ) -> Solution:
     """Train as configured, record it in a folder where one is given, and sum it up."""
-    if out is not None:
+    if out is not None and cluster.is_first():
         records.check_free(Path(out))
     _, train_key, evaluation_key = _keys(config.seed)
     objective, theta = problem.objective(model, problem.sample(train_key))
-    evaluation = problem.evaluation(model, evaluation_key)
-    folder = None if out is None else RunFolder(Path(out), described)
-    display = Display() if progress else contextlib.nullcontext()
+    planned = plan(config, objective, theta, optimizer)
+    objective = objective.planned(planned.plan)
+    evaluation = problem.evaluation(model, evaluation_key).planned(planned.plan)
+    writes, shows = out is not None and cluster.is_first(), progress and cluster.is_first()
+    folder = RunFolder(Path(out), described) if out is not None and writes else None
+    display = Display() if shows else contextlib.nullcontext()
 
     with display:
         result = train(
@@ -171,6 +181,8 @@ def run(
         "optimizer": described["optimizer"]["name"],
         "parameters": parameter_count(model),
         "points": dict(config.points),
+        "devices": planned.plan.devices,
+        "strategy": strategy(planned),
         **_outcome(result),
         **records.machine(),
     }
@@ -178,6 +190,18 @@ def run(
     if folder is not None:
         solution._write_results(folder)
     return solution
+
+
+def plan(
+    config: Config,
+    objective: LeastSquares,
+    theta: Any,
+    optimizer: Optimizer,
+    always_compile: bool = False,
+) -> Planned:
+    """How a run is computed under the configured limits."""
+    limit, devices = config.memory_limit, config.compute.devices
+    return plan_step(objective, theta, optimizer, limit, devices, always_compile)
 
 
 def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> Solution:

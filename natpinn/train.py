@@ -6,19 +6,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import numpy as np
+from jax.experimental import multihost_utils
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .errors import InputError
 from .models import Theta
 from .objective import LeastSquares
 from .optimizers import Optimizer, StepInfo
+from .plan import on_this_process, place, replicate
 
 Status = Literal["finished", "interrupted", "diverged"]
+Number = TypeVar("Number", bool, float)
 
 EVALUATION_GROWTH = 1.05  # each evaluation comes 5 % more steps after the start than the last
 SECONDS_PER_CALL = 0.25  # long enough that Python never shows up, short enough to watch
@@ -44,7 +48,10 @@ class Evaluation(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands; `evaluated` says whether `metrics` are of this very step."""
+    """Where a run stands; `evaluated` says whether `metrics` are of this very step.
+
+    The arrays of `state` last until the next step: copy what is to be kept.
+    """
 
     step: int
     seconds: float  # of training alone: no compilation, no evaluation
@@ -88,16 +95,23 @@ def train(
     check_limits(steps, budget)
     use_compilation_cache()
 
-    state = _strongly_typed(TrainState(theta, optimizer.init(theta), key, jnp.array(0)))
+    plan = objective.plan
+    optimizer, objective, evaluation, state = place(
+        (optimizer, objective, evaluation, start(optimizer, theta, key)), plan
+    )
+
+    def take(count: int, state: TrainState) -> tuple[TrainState, Outcome]:
+        return advance(Work(optimizer, objective, place(jnp.array(count), plan)), state)
+
     started = time.perf_counter()
-    jax.block_until_ready(advance(optimizer, objective, state, jnp.array(0)))  # compiles only
+    state, _ = jax.block_until_ready(take(0, state))  # compiles only
     metrics = _measure(objective, evaluation, state)
     compile_seconds = time.perf_counter() - started
 
     seconds, step, next_evaluation = 0.0, 0, 1
     seconds_per_step = math.inf
-    record = {"step": 0, "seconds": 0.0, **metrics}
-    history, best_theta, best = [record], theta, _or_infinity(metrics[evaluation.criterion])
+    record, criterion = {"step": 0, "seconds": 0.0, **metrics}, evaluation.criterion
+    history, best_theta, best = [record], _copy(state.theta), _or_infinity(record[criterion])
     status: Status = "finished"
     message = ""
 
@@ -108,13 +122,13 @@ def train(
             compile_seconds=compile_seconds,
             metrics=record,
             evaluated=evaluated,
-            criterion=evaluation.criterion,
+            criterion=criterion,
             steps=steps,
             budget=budget,
             state=state,
         )
         answers = [callback(progress) for callback in callbacks]  # all of them, then decide
-        return any(answers)
+        return _as_first_process(any(answers))
 
     try:
         done = report(evaluated=True)
@@ -125,15 +139,12 @@ def train(
             count = max(1, int(min(limits)))
 
             started = time.perf_counter()
-            new_state, info, taken = advance(optimizer, objective, state, jnp.array(count))
-            jax.block_until_ready(new_state)
-            elapsed = time.perf_counter() - started
-            if not math.isfinite(info.loss):
-                status = "diverged"
-                message = _divergence(float(info.loss), step + int(taken))
+            state, outcome = jax.block_until_ready(take(count, state))
+            elapsed = _as_first_process(time.perf_counter() - started)
+            step, seconds = step + int(outcome.taken), seconds + elapsed
+            if not outcome.is_sound:
+                status, message = "diverged", _divergence(float(outcome.info.loss), step)
                 break
-            previous, state = state, new_state
-            step, seconds = step + count, seconds + elapsed
             seconds_per_step = elapsed / count
 
             out_of_steps = steps is not None and step >= steps
@@ -143,45 +154,73 @@ def train(
             if evaluated:
                 next_evaluation = max(step + 1, math.ceil(step * EVALUATION_GROWTH))
                 metrics = _measure(objective, evaluation, state)
-                details = {name: float(value) for name, value in info.details.items()}
+                details = {name: float(value) for name, value in outcome.info.details.items()}
                 record = {"step": step, "seconds": seconds, **metrics, **details}
                 history.append(record)
                 if not math.isfinite(metrics["loss"]):
                     status, message = "diverged", _divergence(metrics["loss"], step)
-                    state = previous
                     break
-                if metrics[evaluation.criterion] < best:
-                    best_theta, best = state.theta, metrics[evaluation.criterion]
+                if metrics[criterion] < best:
+                    best_theta, best = _copy(state.theta), metrics[criterion]
             done = report(evaluated) or done
     except KeyboardInterrupt:
         status, message = "interrupted", f"stopped by the user after {step} steps"
+    state, best_theta = on_this_process((state, best_theta))
     return TrainResult(state, best_theta, history, seconds, compile_seconds, status, message)
 
 
-@eqx.filter_jit
-def advance(
-    optimizer: Optimizer, objective: LeastSquares, state: TrainState, steps: Int[Array, ""]
-) -> tuple[TrainState, StepInfo, Int[Array, ""]]:
-    """Take a number of steps, each on fresh points, or fewer if the loss stops being finite."""
+def start(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> TrainState:
+    """The state before the first step, in arrays of its own."""
+    return _copy(TrainState(theta, optimizer.init(theta), key, jnp.array(0)))
+
+
+class Work(NamedTuple):
+    """What many steps have in common, and how many they are."""
+
+    optimizer: Optimizer
+    objective: LeastSquares
+    steps: Int[Array, ""]
+
+
+class Outcome(NamedTuple):
+    """How some steps went."""
+
+    info: StepInfo  # of the last one
+    taken: Int[Array, ""]
+    is_sound: Bool[Array, ""]
+
+
+@eqx.filter_jit(donate="all-except-first")
+def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
+    """Take a number of steps, each on fresh points, in the memory of the state that is given.
+
+    Steps end early at a loss or at parameters that are not finite; that step is not taken.
+    """
+    optimizer, objective, steps = work
 
     def take_step(state: TrainState) -> tuple[TrainState, StepInfo]:
         batch, step_key = _batch(objective, state)
         theta, optimizer_state, info = optimizer.step(
             batch, state.theta, state.optimizer, key=step_key
         )
+        theta, optimizer_state = replicate((theta, optimizer_state), objective.plan)
         return TrainState(theta, optimizer_state, state.key, state.step + 1), info
 
-    def may_go_on(carry: tuple[TrainState, StepInfo, Array]) -> Array:
-        _, info, taken = carry
-        return (taken < steps) & jnp.isfinite(info.loss)
+    def may_go_on(carry: tuple[TrainState, Outcome]) -> Array:
+        _, outcome = carry
+        return (outcome.taken < steps) & outcome.is_sound
 
-    def body(carry: tuple[TrainState, StepInfo, Array]) -> tuple[TrainState, StepInfo, Array]:
-        state, _, taken = carry
-        return *take_step(state), taken + 1
+    def body(carry: tuple[TrainState, Outcome]) -> tuple[TrainState, Outcome]:
+        state, outcome = carry
+        new, info = take_step(state)
+        is_sound = jnp.isfinite(info.loss) & _all_finite(new.theta)
+        new = jax.tree.map(lambda new, old: jnp.where(is_sound, new, old), new, state)
+        return new, Outcome(info, outcome.taken + is_sound, is_sound)
 
     _, shape = jax.eval_shape(take_step, state)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-    return jax.lax.while_loop(may_go_on, body, (state, nothing, jnp.array(0)))
+    unstarted = Outcome(nothing, jnp.array(0), jnp.array(True))
+    return jax.lax.while_loop(may_go_on, body, (state, unstarted))
 
 
 def check_limits(steps: int | None, budget: float | None, stop_at: float | None = None) -> None:
@@ -237,10 +276,24 @@ def _divergence(loss: float, step: int) -> str:
     )
 
 
-def _strongly_typed(state: TrainState) -> TrainState:
-    """Arrays made from Python numbers have weak types, and steps return strong ones: one program
-    for both needs one type."""
-    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
+def _copy(tree: Any) -> Any:
+    """The same values in arrays of their own, since steps reuse the memory of a state.
+
+    Types become strong: arrays made from Python numbers have weak ones, steps return strong ones,
+    and one program for both needs one type.
+    """
+    return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype, copy=True), tree)
+
+
+def _all_finite(theta: Theta) -> Bool[Array, ""]:
+    return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(theta)]))
+
+
+def _as_first_process(value: Number) -> Number:
+    """The value that the first of several processes has: clocks differ, and steps must not."""
+    if jax.process_count() == 1:
+        return value
+    return type(value)(multihost_utils.broadcast_one_to_all(np.asarray(value)))
 
 
 def _or_infinity(value: float) -> float:

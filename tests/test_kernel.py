@@ -1,5 +1,7 @@
 """Every way to assemble a kernel gives the kernel of the dense Jacobian."""
 
+from functools import cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from natpinn import (
     value_gradient_laplacian,
 )
 from natpinn.layers import Factors, factored
+from natpinn.plan import Plan, make_mesh
 
 KEY = jax.random.key(0)
 WIDE = (90, 70)  # wide enough that factors are kept: 90 · 70 is more than a small leaf
@@ -102,23 +105,36 @@ CASES = {
 # What is turned to make every row pair and leaf take one way.
 STRATEGIES = {
     "as chosen": {},
-    "structured": {"_structure_pays": lambda *pair: all(isinstance(b, Factors) for b in pair)},
-    "explicit": {"_structure_pays": lambda left, right: False},
-    "halved": {"SMALLEST_HALF": 2},
+    "structured": {"structure_pays": lambda *pair: all(isinstance(b, Factors) for b in pair)},
+    "explicit": {"structure_pays": lambda left, right: False},
+    "tiles": {"SMALLEST_TILE": 2},
     "syrk": {"SYRK_ROWS": 1},
+}
+MESH = make_mesh("all")
+PLANS = {
+    "streamed": Plan(held=False, points_at_once=4, working_bytes=20_000),
+    "sharded": Plan(mesh=MESH),
+}
+MIXED_PLANS = {
+    "in chunks": Plan(points_at_once=4, working_bytes=20_000),
+    "sharded in chunks": Plan(points_at_once=8, working_bytes=20_000, mesh=MESH),
+    "sharded and streamed": Plan(held=False, points_at_once=8, working_bytes=20_000, mesh=MESH),
 }
 
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
-    """A linearization, and the dense residual and Jacobian by their definition."""
-    problem, model = CASES[request.param]()
+    return make_case(request.param)
+
+
+@cache
+def make_case(name):
+    """A least-squares problem, and its dense residual and Jacobian by their definition."""
+    problem, model = CASES[name]()
     model = problem.default_model(KEY, WIDE) if model is None else model
     objective, theta = problem.objective(model, problem.sample(KEY))
-    flat, unravel = ravel_pytree(theta)
     J = jax.jit(jax.jacfwd(lambda y: _pull_back(objective, theta, y)))(objective.residual(theta)).T
-    linearization = eqx.filter_jit(lambda o, t: o.linearize(t))(objective, theta)
-    return linearization, objective.residual(theta), J, flat, unravel
+    return objective, theta, objective.residual(theta), J
 
 
 def _pull_back(objective, theta, y):
@@ -130,24 +146,68 @@ def relative(found, wanted):
     return float(jnp.linalg.norm(found - wanted) / jnp.linalg.norm(wanted))
 
 
+@pytest.fixture(scope="module")
+def linearized(case):
+    objective, theta, residual, J = case
+    return _linearize(objective, theta), residual, J
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_gives_the_dense_kernel_and_step(case, strategy, monkeypatch):
+def test_every_strategy_gives_the_dense_kernel_and_step(linearized, strategy, monkeypatch):
     for name, value in STRATEGIES[strategy].items():
         monkeypatch.setattr(kernel, name, value)
     if strategy == "syrk":
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    linearization, residual, J, *_ = case
-    found = jax.jit(lambda blocks: kernel.kernel(blocks))(linearization.jacobian)
+    linearization, residual, J = linearized
+    found = jax.jit(lambda arrays: _with(linearization, arrays).kernel())(_arrays(linearization))
     assert relative(found, J @ J.T) < 1e-12
 
-    damped = J @ J.T + 1e-3 * jnp.eye(len(J))
-    step = J.T @ jnp.linalg.solve(damped, residual)
     y = jnp.linalg.solve(found + 1e-3 * jnp.eye(len(J)), residual)
-    assert relative(ravel_pytree(linearization.vjp(y))[0], step) < 1e-9
+    assert relative(ravel_pytree(linearization.vjp(y))[0], _step(J, residual)) < 1e-9
 
 
-def test_products_with_vectors_equal_dense_ones(case):
-    linearization, residual, J, flat, unravel = case
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_gives_the_dense_kernel_and_step(case, plan):
+    """Rows of padding are zero, and so is what is solved for them."""
+    check_plan(PLANS[plan], *case)
+
+
+@pytest.mark.parametrize("plan", MIXED_PLANS)
+def test_plans_can_be_mixed(plan):
+    check_plan(MIXED_PLANS[plan], *make_case("vector residual"))
+
+
+def check_plan(plan, objective, theta, residual, J):
+    objective = objective.planned(plan)
+
+    @eqx.filter_jit
+    def step(objective, theta):
+        linearization = objective.linearize(theta)
+        K = linearization.kernel()
+        y = jnp.linalg.solve(K + 1e-3 * jnp.eye(len(K)), linearization.residual)
+        return linearization.residual, K, ravel_pytree(linearization.vjp(y))[0]
+
+    found_residual, K, found_step = step(objective, theta)
+    real = _real_rows(objective, theta)
+    assert relative(found_residual[real], residual) < 1e-13
+    assert relative(K[real][:, real], J @ J.T) < 1e-12
+    assert not K[~real].any()
+    assert relative(found_step, _step(J, residual)) < 1e-9
+
+
+def _real_rows(objective, theta):
+    """Which rows are not padding."""
+    padded, real = objective.row_counts(theta), objective.planned(Plan()).row_counts(theta)
+    return jnp.concatenate([jnp.arange(padded[name]) < real[name] for name in padded])
+
+
+def _step(J, residual):
+    return J.T @ jnp.linalg.solve(J @ J.T + 1e-3 * jnp.eye(len(J)), residual)
+
+
+def test_products_with_vectors_equal_dense_ones(linearized):
+    linearization, residual, J = linearized
+    flat, unravel = ravel_pytree(linearization.theta)
     y = jax.random.normal(KEY, (len(J),))
     Y = jax.random.normal(KEY, (len(J), 3))
     assert relative(linearization.residual, residual) < 1e-13
@@ -156,10 +216,43 @@ def test_products_with_vectors_equal_dense_ones(case):
     assert relative(linearization.kernel_mm(Y), J @ (J.T @ Y)) < 1e-12
 
 
+@pytest.mark.parametrize("plan", ["streamed", "sharded"])
+def test_products_are_the_same_under_every_plan(plan):
+    problem, model = _vector_residual()
+    objective, theta = problem.objective(model, problem.sample(KEY))
+
+    @eqx.filter_jit
+    def products(objective, theta, Y):
+        linearization = objective.linearize(theta)
+        gramian = linearization.gramian()
+        return linearization.jvp(theta), linearization.kernel_mm(Y), gramian
+
+    planned = objective.planned(PLANS[plan])
+    real = _real_rows(planned, theta)
+    Y = jax.random.normal(KEY, (len(real), 2)) * real[:, None]
+    wanted = products(objective, theta, Y[real])
+    found = products(planned, theta, Y)
+    assert relative(found[0][real], wanted[0]) < 1e-12
+    assert relative(found[1][real], wanted[1]) < 1e-12
+    assert relative(found[2], wanted[2]) < 1e-12
+
+
+def _linearize(objective, theta):
+    return eqx.filter_jit(lambda o, t: o.linearize(t))(objective, theta)
+
+
+def _arrays(linearization):
+    return eqx.filter(linearization, eqx.is_array)
+
+
+def _with(linearization, arrays):
+    return eqx.combine(arrays, linearization)
+
+
 def _streams(linearization: Linearization) -> list[list[int]]:
     return [
         [leaf.streams for leaf in jax.tree.leaves(rows, is_leaf=_is_factors) if _is_factors(leaf)]
-        for rows in linearization.jacobian
+        for rows in linearization.jacobian or ()
     ]
 
 
@@ -176,7 +269,7 @@ def test_a_wide_layer_has_one_stream_per_derivative(name, interior):
     problem, _ = _catalogue(name, n=3)
     model = problem.default_model(KEY, WIDE)
     objective, theta = problem.objective(model, problem.sample(KEY))
-    first, *others = _streams(eqx.filter_jit(lambda o, t: o.linearize(t))(objective, theta))
+    first, *others = _streams(_linearize(objective, theta))
     assert first == [interior]
     assert others == [[1]] * len(others)
 
@@ -184,8 +277,8 @@ def test_a_wide_layer_has_one_stream_per_derivative(name, interior):
 def test_layers_that_are_not_dense_are_explicit():
     problem, model = CASES["convolution"]()
     objective, theta = problem.objective(model, problem.sample(KEY))
-    linearization = eqx.filter_jit(lambda o, t: o.linearize(t))(objective, theta)
-    for rows in linearization.jacobian:
+    linearization = _linearize(objective, theta)
+    for rows in linearization.jacobian or ():
         assert not isinstance(rows.middle.weight, Factors)
 
 

@@ -32,6 +32,10 @@ class Optimizer(eqx.Module, Generic[State]):
         self, objective: LeastSquares, theta: Theta, state: State, *, key: PRNGKeyArray
     ) -> tuple[Theta, State, StepInfo]: ...
 
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        """The memory of the matrices that a step builds from the Jacobian; 0 if it builds none."""
+        return 0
+
 
 def norm(theta: Theta) -> Float[Array, ""]:
     """The Euclidean norm over all leaves."""

@@ -50,6 +50,9 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         zero = jax.tree.map(jnp.zeros_like, theta)
         return NaturalGradientState(zero, jnp.array(0), self.solver.init(theta))
 
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        return self.solver.system_bytes(rows, parameters)
+
     def step(
         self,
         objective: LeastSquares,

@@ -42,6 +42,10 @@ class DampedSolver(eqx.Module, Generic[State]):
         self, linearization: Linearization, state: State, *, key: PRNGKeyArray
     ) -> tuple[Factorization, State]: ...
 
+    @abstractmethod
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        """The memory of the matrices that a solve has at the same time."""
+
 
 def smooth_count(eigenvalues: Float[Array, " n"], damping: Float[Array, ""]) -> Float[Array, ""]:
     """Σ λᵢ/(λᵢ + λ), where round-off below zero counts as zero."""

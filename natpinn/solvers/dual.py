@@ -8,6 +8,8 @@ from ..models import Theta
 from ..objective import Linearization
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
 
+MATRICES = 5  # as summed, mirrored, damped, factorized, and in the order of a library
+
 
 class Dual(DampedSolver[None]):
     """x = Jᵀ (J Jᵀ + λI)⁻¹ b: the push-through form, O(N²P)."""
@@ -19,6 +21,9 @@ class Dual(DampedSolver[None]):
         self, linearization: Linearization, state: None, *, key: PRNGKeyArray
     ) -> tuple["DualFactorization", None]:
         return DualFactorization(linearization, linearization.kernel()), None
+
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        return MATRICES * 8 * rows**2
 
 
 class DualFactorization(Factorization):

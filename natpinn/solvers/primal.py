@@ -11,6 +11,8 @@ from ..models import Theta
 from ..objective import Linearization
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
 
+MATRICES = 5  # as summed, mirrored, damped, factorized, and in the order of a library
+
 
 class Primal(DampedSolver[Float[Array, "p p"] | None]):
     """x = (G + λI)⁻¹ Jᵀ b, with G an average of Jᵀ J over the steps, O(P³).
@@ -45,6 +47,9 @@ class Primal(DampedSolver[Float[Array, "p p"] | None]):
             return PrimalFactorization(linearization, gramian), None
         gramian = self.average * state + (1 - self.average) * gramian
         return PrimalFactorization(linearization, gramian), gramian
+
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        return MATRICES * 8 * parameters**2
 
 
 class PrimalFactorization(Factorization):

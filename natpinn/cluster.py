@@ -1,0 +1,49 @@
+"""Several processes, on one host or many, as one run."""
+
+import os
+
+import jax
+
+from .errors import InputError
+
+LAUNCHERS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")  # what they say of their processes
+
+
+def join() -> None:
+    """Join the other processes of this run, where the environment says that there are some.
+
+    By hand: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID. Under srun or mpirun
+    nothing needs to be said.
+    """
+    if jax.distributed.is_initialized():
+        return
+    if "JAX_COORDINATOR_ADDRESS" in os.environ:
+        address = os.environ["JAX_COORDINATOR_ADDRESS"]
+        _initialize(address, _number("JAX_NUM_PROCESSES"), _number("JAX_PROCESS_ID"))
+    elif any(int(os.environ.get(name, 1)) > 1 for name in LAUNCHERS):
+        _initialize()
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes and prints."""
+    return jax.process_index() == 0
+
+
+def _initialize(
+    address: str | None = None, processes: int | None = None, number: int | None = None
+) -> None:
+    try:
+        jax.distributed.initialize(address, processes, number)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(f"the processes of this run cannot find each other: {reason}") from error
+
+
+def _number(name: str) -> int:
+    value = os.environ.get(name, "")
+    if not value.isdigit():
+        raise InputError(
+            f"JAX_COORDINATOR_ADDRESS is set, so {name} must be a number, got {value!r}: every "
+            f"process needs the address, the number of processes and its own number from 0"
+        )
+    return int(value)

@@ -1,0 +1,153 @@
+"""How a step is computed: what is held in memory, how much is done at once, on which devices.
+
+A plan changes no result beyond round-off. Batches that do not divide by the number of devices are
+padded with copies of their last point, whose rows are then scaled by zero.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from .errors import InputError
+
+DEVICES = "devices"  # the one axis of every mesh
+REPLICATED, BY_ROWS = PartitionSpec(), PartitionSpec(DEVICES)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The default holds everything and does all at once, on one device."""
+
+    held: bool = True  # the Jacobian stays in memory; if not, its rows are computed pair by pair
+    points_at_once: int | None = None  # of one condition, over all devices; None: all of them
+    working_bytes: int | None = None  # per device, for one product of the kernel; None: no limit
+    candidates_at_once: int | None = None  # of a line search; None: as many as it likes
+    mesh: Mesh | None = None  # None: one device
+
+    @property
+    def devices(self) -> int:
+        return 1 if self.mesh is None else self.mesh.size
+
+    def padded(self, n: int) -> int:
+        """The number of points after padding to a multiple of the devices."""
+        return _round_up(n, self.devices)
+
+    def chunk(self, n: int) -> int:
+        """How many of n points are done at once: chunks of equal size, a multiple of devices."""
+        at_once = self.points_at_once or n
+        return _round_up(-(-n // -(-n // at_once)), self.devices)
+
+
+def make_mesh(devices: int | str | None) -> Mesh | None:
+    """The first so many devices, or "all" of them; no mesh for one device in one process."""
+    available = jax.devices()
+    if devices in (None, 1) and jax.process_count() == 1:
+        return None
+    count = len(available) if devices == "all" else devices
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InputError(f'devices must be a number or "all", got {devices!r}')
+    if jax.process_count() > 1 and count != len(available):
+        raise InputError(
+            f"{jax.process_count()} processes share {len(available)} devices and must use all of "
+            f"them, got {devices}: say --devices all"
+        )
+    if count > len(available):
+        raise InputError(
+            f"{count} devices were asked for and {len(available)} are there: "
+            f"{', '.join(map(str, available[:8]))}"
+        )
+    return Mesh(np.array(available[:count]), (DEVICES,)) if count > 1 else None
+
+
+def pad_points(points: PyTree, n: int) -> PyTree:
+    """Points with copies of the last one, n in all."""
+
+    def pad(leaf: jax.Array) -> jax.Array:
+        widths = [(0, n - len(leaf)), *[(0, 0)] * (leaf.ndim - 1)]
+        return leaf if len(leaf) == n else jnp.pad(leaf, widths, mode="edge")
+
+    return jax.tree.map(pad, points)
+
+
+def map_points(function: Callable[[Any], Any], points: PyTree, plan: Plan) -> Any:
+    """The function at every point, so many at once and spread over the devices as planned.
+
+    Reverse mode through it keeps nothing of a chunk but its points.
+    """
+    n = point_count(points)
+    size = plan.chunk(n)
+    chunks = -(-n // size)
+    if chunks == 1:
+        return _first(n, jax.vmap(function)(_spread(pad_points(points, size), plan, BY_ROWS)))
+    stacked = jax.tree.map(
+        lambda leaf: leaf.reshape(chunks, size, *leaf.shape[1:]), pad_points(points, chunks * size)
+    )
+    each = jax.checkpoint(jax.vmap(function), prevent_cse=False)
+    results = jax.lax.map(each, _spread(stacked, plan, PartitionSpec(None, DEVICES)))
+    return _first(n, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results))
+
+
+def on_each_device(
+    function: Callable[..., Any], plan: Plan, in_specs: Sequence[PartitionSpec], out_specs: Any
+) -> Callable[..., Any]:
+    """The function run by every device on its own part; with one device, the function itself."""
+    if plan.mesh is None:
+        return function
+    return jax.shard_map(
+        function, mesh=plan.mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False
+    )
+
+
+def replicate(tree: PyTree, plan: Plan) -> PyTree:
+    """The same values on every device, inside a program."""
+    return _spread(tree, plan, REPLICATED)
+
+
+def place(tree: PyTree, plan: Plan) -> PyTree:
+    """The same values on every device, outside of programs; leaves that are no arrays stay."""
+    if plan.mesh is None:
+        return tree
+    sharding = NamedSharding(plan.mesh, REPLICATED)
+    return jax.tree.map(
+        lambda leaf: jax.device_put(leaf, sharding) if isinstance(leaf, jax.Array) else leaf, tree
+    )
+
+
+def on_this_process(tree: PyTree) -> PyTree:
+    """Arrays that several devices have copies of, as arrays of one device here."""
+
+    def first_copy(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
+            return leaf
+        return leaf.addressable_data(0)
+
+    return jax.tree.map(first_copy, tree)
+
+
+def loop(count: int, body: Callable[[Any, Any], Any], start: Any) -> Any:
+    """`fori_loop`, without the loop where there is nothing to repeat."""
+    return body(0, start) if count == 1 else jax.lax.fori_loop(0, count, body, start)
+
+
+def point_count(points: PyTree) -> int:
+    return len(jax.tree.leaves(points)[0])
+
+
+def _spread(tree: PyTree, plan: Plan, spec: PartitionSpec) -> PyTree:
+    if plan.mesh is None:
+        return tree
+    return jax.lax.with_sharding_constraint(tree, NamedSharding(plan.mesh, spec))
+
+
+def _first(n: int, results: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf if len(leaf) == n else leaf[:n], results)
+
+
+def _round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple

@@ -1,0 +1,113 @@
+"""The plan that keeps the memory of a step under a limit."""
+
+from dataclasses import replace
+from typing import Any
+
+from jax.sharding import Mesh
+
+from . import kernel
+from .errors import InputError
+from .kernel import FLOAT
+from .layers import Factors
+from .line_search import CANDIDATES
+from .memory import show_bytes
+from .plan import Plan
+from .sizes import Size
+
+SAFETY = 0.95  # of the limit is planned for: compilers are not exact
+FEWEST_POINTS = 16  # at once and per device: below, recomputation takes longer than it saves
+ROWS_SHARE = 0.75  # of the memory, for streamed rows; the rest is for their products
+
+
+def choose(size: Size, limit: int, mesh: Mesh | None = None) -> Plan:
+    """The fastest plan that stays under the limit: hold all, form less at once, hold nothing."""
+    whole = Plan(mesh=mesh)
+    if peak(size, whole) <= SAFETY * limit:
+        return whole
+    room = int(SAFETY * limit) - size.fixed_bytes
+    plan = _hold(size, room, whole) or _stream(size, room, whole)
+    if plan is None:
+        raise InputError(
+            f"a step needs more than {show_bytes(limit)}: {show_bytes(size.fixed_bytes)} for the "
+            f"solver's matrices (N = {size.rows:,} rows, P = {size.parameters:,} parameters) and "
+            f"the optimizer's state alone; use fewer points or raise --memory-limit"
+        )
+    return plan
+
+
+def peak(size: Size, plan: Plan) -> int:
+    """The most memory that a step takes on one device."""
+    return size.fixed_bytes + max(phases(size, plan).values())
+
+
+def phases(size: Size, plan: Plan) -> dict[str, int]:
+    """What each part of a step takes on one device, beside what is there all the time."""
+    sizes = [(c, plan.chunk(c.points)) for c in size.conditions.values()]
+    candidates = plan.candidates_at_once or CANDIDATES
+    found = {
+        "linearize": max(n * c.linearize_bytes for c, n in sizes),
+        "line search": candidates * max(n * c.forward_bytes for c, n in sizes),
+    }
+    if size.system_bytes and plan.held:
+        found["linearize"] += size.held_bytes
+        found["kernel"] = size.held_bytes + _formed_bytes(size, plan)
+    elif size.system_bytes:
+        pair = max(n * (c.linearize_bytes + 2 * c.block_bytes) for c, n in sizes)
+        found["kernel"] = pair + _formed_bytes(size, plan)
+    return {name: count // plan.devices for name, count in found.items()}
+
+
+def _hold(size: Size, room: int, plan: Plan) -> Plan | None:
+    """The whole Jacobian stays; fewer points are linearized and fewer gradients formed at once."""
+    left = room - size.held_bytes // plan.devices
+    most = max(c.linearize_bytes for c in size.conditions.values())
+    points = max(left, 0) * plan.devices // most
+    if points < FEWEST_POINTS * plan.devices:
+        return None
+    return _share(size, room, left, replace(plan, points_at_once=points))
+
+
+def _stream(size: Size, room: int, plan: Plan) -> Plan | None:
+    """Rows are computed pair by pair: most of the room is for them."""
+    most = max(c.linearize_bytes + 2 * c.block_bytes for c in size.conditions.values())
+    points = int(max(room, 0) * ROWS_SHARE * plan.devices / most)
+    if points < plan.devices:
+        return None
+    plan = replace(plan, held=False, points_at_once=points)
+    return _share(size, room, int((1 - ROWS_SHARE) * room), plan)
+
+
+def _share(size: Size, room: int, left: int, plan: Plan) -> Plan:
+    """What is left is for all that products form; a line search comes later and has all the room."""
+    formed = len(_formed(size, plan))
+    plan = replace(plan, working_bytes=left // formed if formed else None)
+    each = phases(size, replace(plan, candidates_at_once=1))["line search"]
+    return replace(plan, candidates_at_once=max(1, min(CANDIDATES, room // max(each, 1))))
+
+
+def _formed_bytes(size: Size, plan: Plan) -> int:
+    """All that is formed from factors for products; compilers may have it all at once."""
+    formed = _formed(size, plan)
+    limit = plan.working_bytes
+    return sum(n if limit is None else min(n, limit * plan.devices) for n in formed)
+
+
+def _formed(size: Size, plan: Plan) -> list[int]:
+    """The bytes of the gradients that are formed, per leaf and condition, and of the products of
+    factors, per leaf and pair of conditions."""
+    shapes: list[tuple[list[Any], int]] = [
+        (kernel.leaves(c.blocks), plan.chunk(c.points) * c.rows) for c in size.conditions.values()
+    ]
+    gradients: dict[tuple[int, int], int] = {}
+    products: list[int] = []
+    for i, (left, n) in enumerate(shapes):
+        for j, (right, m) in enumerate(shapes[: i + 1]):
+            for leaf, (a, b) in enumerate(zip(left, right, strict=True)):
+                if kernel.structure_pays(a, b):
+                    share = kernel.TILES**2 if i == j else 1
+                    products.append(2 * FLOAT * a.streams * b.streams * n * m // share)
+                    continue
+                for side, block, rows in ((i, a, n), (j, b, m)):
+                    if isinstance(block, Factors):
+                        gradients[side, leaf] = FLOAT * rows * kernel.leaf_size(block)
+    return [*gradients.values(), *products]

@@ -1,0 +1,178 @@
+"""From a memory limit and a number of devices to a plan, checked against the compiled program."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import memory, planner, sizes
+from .errors import InputError
+from .kernel import FLOAT
+from .memory import show_bytes
+from .models import Theta
+from .objective import LeastSquares
+from .optimizers import Optimizer
+from .plan import Plan, make_mesh, place
+from .sizes import Size
+from .train import Work, advance, start, use_compilation_cache
+
+WORTH_CHECKING = 0.5  # of the limit: what is predicted to stay below is not compiled twice
+ATTEMPTS = 4  # to find a plan whose program stays under the limit
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and what is known about it."""
+
+    plan: Plan
+    size: Size
+    available: int  # what a step may take on one device
+    predicted: int
+    compiled: int | None  # what the program says itself; None if it was not asked
+
+
+def plan_step(
+    objective: LeastSquares,
+    theta: Theta,
+    optimizer: Optimizer,
+    memory_limit: int | None = None,
+    devices: int | str | None = None,
+    always_compile: bool = False,
+) -> Planned:
+    """The fastest plan under the limit, which is by default what the device has free.
+
+    The plan comes from shapes alone. Where it may be close to the limit, the program is compiled
+    and asked how much it takes; if that is too much, less is planned for.
+    """
+    mesh = make_mesh(devices)
+    size = sizes.size_of(objective.planned(Plan(mesh=mesh)), theta, optimizer)
+    free = memory.free_bytes()
+    available = free if memory_limit is None else memory_limit - memory.used_bytes()
+    if available <= 0:
+        raise InputError(
+            f"{show_bytes(memory.used_bytes())} are in use before training starts, which is more "
+            f"than the memory limit: raise --memory-limit"
+        )
+    target, compiled = available, 0
+    for _ in range(ATTEMPTS):
+        plan = planner.choose(size, target, mesh)
+        predicted = planner.peak(size, plan)
+        if predicted < WORTH_CHECKING * available and not always_compile:
+            return Planned(plan, size, available, predicted, None)
+        compiled = program_bytes(objective.planned(plan), theta, optimizer)
+        if compiled <= available:
+            return Planned(plan, size, available, predicted, compiled)
+        target = int(target * min(0.9, available / compiled))
+    raise InputError(
+        f"no plan was found that takes less than {show_bytes(available)}; the last one takes "
+        f"{show_bytes(compiled)}: use fewer points or raise --memory-limit"
+    )
+
+
+def program_bytes(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> int:
+    """The memory of the compiled program of a step, on one device, by its own account."""
+    use_compilation_cache()
+    state = start(optimizer, theta, jax.random.key(0))
+    arguments = place((Work(optimizer, objective, jnp.array(1)), state), objective.plan)
+    program: Any = advance  # as Equinox wraps it
+    stats = program.lower(*arguments).compile().compiled.memory_analysis()
+    shared = stats.alias_size_in_bytes
+    return (
+        stats.temp_size_in_bytes
+        + stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        - shared
+    )
+
+
+def describe(planned: Planned) -> dict[str, Any]:
+    """Sizes, bytes, operations and strategy, as numbers and words."""
+    size, plan = planned.size, planned.plan
+    pairs = sizes.kernel_flops(size)
+    return {
+        "rows": {name: c.points * c.rows for name, c in size.conditions.items()},
+        "parameters": size.parameters,
+        "devices": plan.devices,
+        "strategy": strategy(planned),
+        "held": plan.held,
+        "points_at_once": plan.points_at_once,
+        "working_bytes": plan.working_bytes,
+        "candidates_at_once": plan.candidates_at_once,
+        "bytes": {
+            "available": planned.available,
+            "jacobian_explicit": size.explicit_bytes,
+            "jacobian_held": size.held_bytes,
+            "kernel": FLOAT * size.rows**2,
+            "state_and_solver": size.fixed_bytes,
+            **{key.replace(" ", "_"): n for key, n in planner.phases(size, plan).items()},
+            "predicted_peak": planned.predicted,
+            "compiled_peak": planned.compiled,
+        },
+        "flops": {
+            "linearize": sizes.linearize_flops(size, plan),
+            "kernel": sum(map(sum, pairs.values())),
+            "solve": size.rows**3 // 3,
+        },
+        "products": [
+            {"rows": left, "columns": right, "from_factors": structured, "from_gradients": explicit}
+            for (left, right), (structured, explicit) in pairs.items()
+        ],
+    }
+
+
+def strategy(planned: Planned) -> str:
+    """The plan in one sentence."""
+    plan, size = planned.plan, planned.size
+    if not size.system_bytes:
+        what = "no Jacobian: this optimizer needs gradients of the loss only"
+    elif not plan.held:
+        what = "streamed: the Jacobian is not held; its rows are computed pair by pair of chunks"
+    elif plan.working_bytes is None:
+        what = "whole: the Jacobian is held, as layer factors where these are smaller"
+    else:
+        what = "parameter blocks: layer factors are held, gradients formed from them in slices"
+    if plan.points_at_once is not None:
+        what += f"; {plan.points_at_once:,} points at once"
+    if plan.working_bytes is not None:
+        what += f"; {show_bytes(plan.working_bytes)} of gradients per leaf at once"
+    if plan.devices > 1:
+        what += f"; points, then parameters, shared by {plan.devices} devices"
+    return what
+
+
+def explain(planned: Planned) -> str:
+    """The plan for people."""
+    known = describe(planned)
+    counts, operations = known["bytes"], known["flops"]
+    rows = ", ".join(f"{n:,} {name}" for name, n in known["rows"].items())
+    compiled = "not compiled" if planned.compiled is None else show_bytes(planned.compiled)
+    parts = ", ".join(
+        f"{name} {show_bytes(n)}" for name, n in planner.phases(planned.size, planned.plan).items()
+    )
+    lines = [
+        f"N = {planned.size.rows:,} rows ({rows}), P = {planned.size.parameters:,} parameters",
+        f"strategy   {known['strategy']}",
+        f"Jacobian   {show_bytes(counts['jacobian_explicit'])} with all gradients formed, "
+        f"{show_bytes(counts['jacobian_held'])} as it would be held",
+        f"memory     {show_bytes(counts['state_and_solver'])} for the solver's matrices and the "
+        f"optimizer's state; beside them {parts}",
+        f"peak       {show_bytes(planned.predicted)} predicted from shapes, {compiled} by the "
+        f"compiled program, {show_bytes(planned.available)} available",
+        f"operations {_show_flops(operations['linearize'])} to linearize, "
+        f"{_show_flops(operations['kernel'])} for the kernel, "
+        f"{_show_flops(operations['solve'])} to solve, per step",
+    ]
+    for pair in known["products"] if planned.size.system_bytes else ():
+        lines.append(
+            f"  {pair['rows']} × {pair['columns']}: {_show_flops(pair['from_factors'])} from layer "
+            f"factors, {_show_flops(pair['from_gradients'])} from gradients"
+        )
+    return "\n".join(lines)
+
+
+def _show_flops(count: int) -> str:
+    for unit, name in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:,} FLOP"
