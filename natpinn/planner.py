@@ -78,7 +78,7 @@ def _stream(size: Size, room: int, plan: Plan) -> Plan | None:
 
 
 def _share(size: Size, room: int, left: int, plan: Plan) -> Plan:
-    """What is left is for all that products form; a line search comes later and has all the room."""
+    """What is left is for all that products form; a line search comes later and has all room."""
     formed = len(_formed(size, plan))
     plan = replace(plan, working_bytes=left // formed if formed else None)
     each = phases(size, replace(plan, candidates_at_once=1))["line search"]

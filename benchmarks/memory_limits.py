@@ -1,0 +1,55 @@
+"""Runs that would not fit, under memory limits: what they take and how long a step lasts.
+
+    python benchmarks/memory_limits.py --out OUT [NAME …]
+
+The first three are meant for a GPU with 140 GB, the others for any machine.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+POINTS = "--set points.interior={} --set points.boundary={}"
+RUNS = {
+    "100d": f"poisson_100d --optimizer spring {POINTS.format(8000, 2000)} --memory-limit 60GB"
+    " --steps 4",
+    "13m": f"poisson_5d --optimizer spring {POINTS.format(800, 200)}"
+    " --set model.widths=[2048,2048,2048,2048] --steps 50",
+    "13m-20GB": f"poisson_5d --optimizer spring {POINTS.format(800, 200)}"
+    " --set model.widths=[2048,2048,2048,2048] --memory-limit 20GB --steps 10",
+    "heat-6GB": "heat_4d --optimizer engd_w --memory-limit 6GB --steps 2",
+    "heat-2GB": "heat_4d --optimizer engd_w --memory-limit 2GB --steps 2",
+    "heat-1.5GB": "heat_4d --optimizer engd_w --memory-limit 1.5GB --steps 2",
+    "5d-1GB": "poisson_5d --optimizer engd_w --memory-limit 1GB --steps 2",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}")
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.names or RUNS:
+        folder = arguments.out / name
+        command = ["solve", *RUNS[name].split(), "--out", str(folder)]
+        subprocess.run([sys.executable, "-m", "natpinn", *command], check=True)
+        rows.append(f"natpinn solve {RUNS[name]}\n    {outcome(folder)}")
+    print("\n".join(rows))
+
+
+def outcome(folder: Path) -> str:
+    """One line of numbers from a run folder."""
+    summary = json.loads((folder / "summary.json").read_text())
+    losses = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").open()]
+    return (
+        f"{summary['status']}: {1000 / summary['steps_per_second']:.0f} ms/step, loss "
+        f"{losses[0]:.3g} → {losses[-1]:.3g}, peak {summary['peak_memory_bytes'] / 1e9:.2f} GB on "
+        f"{summary['device']}\n    {summary['strategy']}"
+    )
+
+
+if __name__ == "__main__":
+    main()
