@@ -12,20 +12,16 @@ from .errors import InputError
 
 def save(path: Path, tree: Any) -> None:
     """Write the arrays of a pytree, each under the path of its leaf."""
-    import orbax.checkpoint as ocp
-
-    with ocp.StandardCheckpointer() as checkpointer:
+    with _checkpointer() as checkpointer:
         checkpointer.save(path.absolute(), named_arrays(tree), force=True)
 
 
 def restore(path: Path, like: Any) -> Any:
     """Read arrays back into a pytree of the same leaves and shapes as `like`."""
-    import orbax.checkpoint as ocp
-
     if not path.is_dir():
         raise InputError(f"{path} does not exist: the run has saved nothing there")
     wanted = named_arrays(like)
-    with ocp.StandardCheckpointer() as checkpointer:
+    with _checkpointer() as checkpointer:
         stored = checkpointer.metadata(path.absolute()).item_metadata or {}
         found = {name: tuple(leaf.shape) for name, leaf in stored.items()}
         expected = {name: leaf.shape for name, leaf in wanted.items()}
@@ -55,6 +51,19 @@ def named_arrays(tree: Any) -> dict[str, np.ndarray]:
         )
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def _checkpointer() -> Any:
+    """One that this process uses by itself, whatever other processes there are."""
+    import orbax.checkpoint as ocp
+
+    this = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=this,
+        active_processes={this} if jax.process_count() > 1 else None,
+        barrier_sync_key_prefix=f"natpinn-{this}" if jax.process_count() > 1 else None,
+    )
+    return ocp.StandardCheckpointer(multiprocessing_options=alone)
 
 
 def _is_key(leaf: Any) -> bool:

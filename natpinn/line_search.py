@@ -13,7 +13,7 @@ from .models import Theta
 from .objective import LeastSquares
 from .schedule import Schedule, at, learning_rate
 
-CANDIDATES = 8  # step sizes that are tried at once
+CANDIDATES = 2  # step sizes that are tried at once: often the largest is the best
 
 
 class LineSearch(eqx.Module):

@@ -114,9 +114,16 @@ def place(tree: PyTree, plan: Plan) -> PyTree:
     if plan.mesh is None:
         return tree
     sharding = NamedSharding(plan.mesh, REPLICATED)
-    return jax.tree.map(
-        lambda leaf: jax.device_put(leaf, sharding) if isinstance(leaf, jax.Array) else leaf, tree
-    )
+
+    def place_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or leaf.sharding == sharding:
+            return leaf
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(place_leaf(jax.random.key_data(leaf)))
+        values = np.asarray(leaf)
+        return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+    return jax.tree.map(place_leaf, tree)
 
 
 def on_this_process(tree: PyTree) -> PyTree:

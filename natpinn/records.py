@@ -73,7 +73,7 @@ def machine() -> dict[str, Any]:
 
     from . import __version__
 
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     packages = ("jax", "equinox", "optax", "folx", "numpy")
     return {
         "device": f"{device.device_kind} ({device.platform})",

@@ -18,7 +18,7 @@ from .sizes import Size
 from .train import Work, advance, start, use_compilation_cache
 
 WORTH_CHECKING = 0.5  # of the limit: what is predicted to stay below is not compiled twice
-ATTEMPTS = 4  # to find a plan whose program stays under the limit
+ATTEMPTS = 6  # to find a plan whose program stays under the limit
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,140 @@
+"""Plans keep the memory of a step under a limit, and change nothing else."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import natpinn
+from natpinn import Grid, InputError, adam, engd_w, planner, resources, spring, train
+from natpinn.line_search import descend
+from natpinn.memory import free_bytes, parse_bytes, show_bytes, used_bytes
+from natpinn.models import parameter_count
+from natpinn.plan import Plan
+from natpinn.planner import choose, peak
+from natpinn.resources import plan_step, program_bytes
+from natpinn.sizes import linearize_flops, size_of
+
+KEY = jax.random.key(0)
+
+
+def setup(name="poisson_5d", widths=(128, 128), **points):
+    problem = natpinn.problems.get(name)
+    problem = problem.with_points(points or dict.fromkeys(problem.conditions, 60))
+    model = problem.default_model(KEY, widths)
+    return *problem.objective(model, problem.sample(KEY)), problem.evaluation(model, KEY)
+
+
+def test_a_tighter_limit_holds_less_and_computes_more():
+    objective, theta, _ = setup(interior=400, boundary=100)
+    size = size_of(objective, theta, engd_w())
+    assert size.rows == 500
+    assert size.explicit_bytes == 8 * 500 * parameter_count(theta)
+    assert size.held_bytes < size.explicit_bytes
+    largest = peak(size, Plan())
+    seen, flops = [], []
+    for limit in [2 * largest, 0.8 * largest, size.fixed_bytes * 1.4]:
+        plan = choose(size, int(limit))
+        assert peak(size, plan) <= limit
+        seen.append((plan.held, plan.working_bytes is None))
+        flops.append(linearize_flops(size, plan))
+    assert seen == [(True, True), (True, False), (False, False)]  # whole, in slices, streamed
+    assert flops[0] == flops[1] < flops[2]
+    with pytest.raises(InputError, match=r"fewer points or raise --memory-limit"):
+        choose(size, size.fixed_bytes)
+
+
+@pytest.mark.parametrize("share", [0.7, 0.5])
+def test_the_compiled_program_stays_under_the_limit(share):
+    objective, theta, _ = setup(interior=400, boundary=100)
+    limit = int(share * peak(size_of(objective, theta, engd_w()), Plan()))
+    planned = plan_step(objective, theta, engd_w(), used_bytes() + limit, always_compile=True)
+    assert planned.compiled is not None
+    assert planned.compiled <= planned.available <= 1.1 * limit
+
+
+def test_the_program_decides_where_the_prediction_is_too_low(monkeypatch):
+    objective, theta, _ = setup(interior=400, boundary=100)
+    limit = int(0.8 * program_bytes(objective, theta, spring()))
+    honest = planner.phases
+    monkeypatch.setattr(planner, "phases", lambda *a: {k: v // 3 for k, v in honest(*a).items()})
+    monkeypatch.setattr(resources, "WORTH_CHECKING", 0.0)
+    planned = plan_step(objective, theta, spring(), used_bytes() + limit)
+    assert planned.compiled is not None
+    assert planned.compiled <= limit
+    assert planned.plan != Plan()
+
+
+@pytest.mark.parametrize("optimizer", [engd_w(1e-2), adam()], ids=["engd_w", "adam"])
+def test_a_run_in_little_memory_is_the_same_run(optimizer):
+    objective, theta, evaluation = setup("poisson_2d", (40, 40))
+    small = Plan(held=False, points_at_once=25, working_bytes=40_000, candidates_at_once=1)
+    results = [
+        train(
+            objective.planned(plan),
+            theta,
+            optimizer,
+            evaluation.planned(plan),
+            key=KEY,
+            steps=6,
+        )
+        for plan in (Plan(), small)
+    ]
+    one, other = (ravel_pytree(result.state.theta)[0] for result in results)
+    assert float(jnp.linalg.norm(other - one) / jnp.linalg.norm(one)) < 1e-9
+    assert results[1].history[-1]["l2_error"] == pytest.approx(results[0].history[-1]["l2_error"])
+
+
+def test_a_grid_search_that_stops_early_finds_what_a_full_one_finds():
+    """From many starts, good directions and bad ones, and for any number of sizes at once."""
+    objective, theta, _ = setup("poisson_2d", (10,), interior=20, boundary=10)
+    flat, unravel = ravel_pytree(theta)
+    sizes = 2.0 ** jnp.arange(-30, 1)
+
+    @partial(jax.jit, static_argnums=2)
+    def search(theta, direction, at_once):
+        planned = objective.planned(Plan(candidates_at_once=at_once))
+        return Grid().step_size(planned, theta, direction, objective.loss(theta), jnp.array(0))
+
+    @jax.jit
+    def best(theta, direction):
+        losses = jax.vmap(lambda size: objective.loss(descend(theta, direction, size)))(sizes)
+        i = jnp.argmin(losses)
+        return jnp.where(losses[i] < objective.loss(theta), sizes[i], 0.0)
+
+    gradient = jax.jit(jax.grad(objective.loss))
+    found = set()
+    for i in range(30):
+        a, b = jax.random.split(jax.random.fold_in(KEY, i))
+        start = unravel(flat + jax.random.normal(a, flat.shape))
+        slope = ravel_pytree(gradient(start))[0]
+        noise = jax.random.normal(b, flat.shape) * jnp.linalg.norm(slope) * (i % 3) / 3
+        direction = unravel((slope + noise) * 4.0 ** (i % 7 - 5) * (-1 if i % 10 == 9 else 1))
+        wanted = float(best(start, direction))
+        assert [float(search(start, direction, n)) for n in (1, 2, 8)] == [wanted] * 3
+        found.add(wanted)
+    assert 0.0 in found
+    assert len(found) > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("8GB", 8 * 10**9), ("512MiB", 2**29), ("1.5 gb", 15 * 10**8), ("4096", 4096), (7, 7)],
+)
+def test_sizes_in_memory_are_read(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["much", "-1GB", "0", "8XB", "1.2.3GB", "iB", ""])
+def test_sizes_that_cannot_be_read_are_explained(text):
+    with pytest.raises(InputError, match="written 8GB or 512MiB"):
+        parse_bytes(text)
+
+
+def test_this_machine_has_memory():
+    assert 10**8 < used_bytes() < used_bytes() + free_bytes() < 10**14
+    assert show_bytes(8 * 10**9) == "8 GB"
+    with pytest.raises(InputError, match="in use before training starts"):
+        plan_step(*setup(interior=5, boundary=5)[:2], adam(), 1000)
