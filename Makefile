@@ -15,7 +15,7 @@ demo: .venv/.installed  ## solve a five-dimensional PDE with SPRING in under a m
 	  --set optimizer.learning_rate=0.1 --set optimizer.norm_cap=1e-2
 
 test: .venv/.developed  ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: .venv/.developed  ## format, lint and types
 	$(BIN)/ruff format --check --quiet

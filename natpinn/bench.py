@@ -6,7 +6,7 @@ fastest bare J Jᵀ of an N × P matrix that the machine's libraries offer, and 
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -17,9 +17,12 @@ from jaxtyping import Array, Float
 from scipy.linalg import get_blas_funcs
 
 from .models import parameter_count
-from .optimizers import spring
+from .objective import LeastSquares
+from .optimizers import Optimizer, spring
+from .plan import place
 from .problem import Problem
 from .records import machine
+from .resources import plan_step, program_bytes
 from .train import Work, advance, start
 
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
@@ -28,19 +31,9 @@ DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it
 
 def bench_step(problem: Problem, model: Any, repeats: int = 5) -> dict[str, Any]:
     """One problem: seconds per step of SPRING with a fixed learning rate, its parts, the floor."""
-    objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
-    optimizer = spring(damping=DAMPING)
-    state = start(optimizer, theta, jax.random.key(2))
-
-    def take(steps: int) -> Any:
-        nonlocal state
-        state, _ = advance(Work(optimizer, objective, jnp.array(steps)), state)
-        return state
-
-    steps = max(1, min(MOST_STEPS, int(SECONDS_PER_TIMING / seconds(lambda: take(1), 1))))
-    whole = seconds(lambda: take(steps), repeats) / steps
-    where = machine()  # before the floor is timed: its matrix is not part of a step
-    rows, parameters = len(objective.residual(theta)), parameter_count(model)
+    objective, theta, optimizer = _planned(problem, model)
+    whole = step_seconds(objective, theta, optimizer, repeats)
+    rows, parameters = sum(objective.row_counts(theta).values()), parameter_count(model)
     floor = floor_seconds(rows, parameters, repeats)
     return {
         "problem": problem.name,
@@ -51,9 +44,83 @@ def bench_step(problem: Problem, model: Any, repeats: int = 5) -> dict[str, Any]
         "floor_seconds": floor,
         "floor_ratio": whole / floor,
         "parts": _parts(objective, theta, repeats),
-        "peak_memory_bytes": where["peak_memory_bytes"],
-        "device": where["device"],
+        "peak_memory_bytes": program_bytes(objective, theta, optimizer),
+        "device": machine()["device"],
     }
+
+
+def bench_scaling(
+    make: Callable[[float, float, int | None], tuple[Problem, Any]],
+    vary: Sequence[str],
+    factors: Sequence[float],
+    dimensions: Sequence[int],
+    repeats: int = 3,
+) -> dict[str, Any]:
+    """Seconds per step against N, P, d and the devices, each with the exponent of its growth.
+
+    `make` gives a problem and a model with its points and widths multiplied, in some dimension.
+    """
+
+    def measure(
+        points: float = 1, widths: float = 1, d: int | None = None, devices: int = 1
+    ) -> Any:
+        problem, model = make(points, widths, d)
+        objective, theta, optimizer = _planned(problem, model, devices)
+        return {
+            "rows": sum(objective.row_counts(theta).values()),
+            "parameters": parameter_count(model),
+            "dimension": problem.domain.dimension,
+            "devices": devices,
+            "step_seconds": step_seconds(objective, theta, optimizer, repeats),
+            "memory_bytes": program_bytes(objective, theta, optimizer),
+        }
+
+    devices = [2**k for k in range(len(jax.devices()).bit_length())]
+    measurements: dict[str, Callable[[], list[Any]]] = {
+        "rows": lambda: [measure(points=f) for f in factors],
+        "parameters": lambda: [measure(widths=f) for f in factors],
+        "dimension": lambda: [measure(d=d) for d in dimensions],
+        "devices": lambda: [measure(devices=k) for k in devices],
+    }
+    found = {name: measurements[name]() for name in vary}
+    return {
+        name: {
+            "exponent": growth_exponent([(m[name], m["step_seconds"]) for m in series]),
+            "steps": series,
+        }
+        for name, series in found.items()
+    }
+
+
+def growth_exponent(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """The slope of log time against log size, over the three largest sizes."""
+    if len(pairs) < 2:
+        return None
+    sizes, times = np.log(np.array(sorted(pairs)[-3:])).T
+    return float(np.polyfit(sizes, times, 1)[0])
+
+
+def step_seconds(
+    objective: LeastSquares, theta: Any, optimizer: Optimizer, repeats: int = 5
+) -> float:
+    """The median time of a step, several of them in one call where they are short."""
+    state = place(start(optimizer, theta, jax.random.key(2)), objective.plan)
+
+    def take(steps: int) -> Any:
+        nonlocal state
+        work = place(Work(optimizer, objective, jnp.array(steps)), objective.plan)
+        state, _ = advance(work, state)
+        return state
+
+    steps = max(1, min(MOST_STEPS, int(SECONDS_PER_TIMING / seconds(lambda: take(1), 1))))
+    return seconds(lambda: take(steps), repeats) / steps
+
+
+def _planned(problem: Problem, model: Any, devices: int = 1) -> tuple[LeastSquares, Any, Optimizer]:
+    optimizer = spring(damping=DAMPING)
+    objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
+    planned = plan_step(objective, theta, optimizer, devices=devices)
+    return objective.planned(planned.plan), theta, optimizer
 
 
 def floor_seconds(rows: int, parameters: int, repeats: int = 5) -> float:

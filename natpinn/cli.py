@@ -13,9 +13,12 @@ from rich.table import Table
 
 from . import __version__, cluster, records
 from . import config as configuration
+from .bench import bench_scaling as benchmark_scaling
 from .bench import bench_step as benchmark_step
-from .errors import InputError
+from .errors import InputError, unknown
+from .memory import show_bytes
 from .problems import CATALOGUE
+from .report import draw_scaling
 from .resources import describe as describe_plan
 from .resources import explain as explain_plan
 from .settings import parse_setting, read_file, without_dependants
@@ -214,6 +217,80 @@ def bench_step(
             _print_step(results[-1])
     if as_json:
         print(json.dumps(results[0] if len(results) == 1 else results, indent=2))
+
+
+@bench_app.command("scaling")
+def bench_scaling(
+    problem: Annotated[str, typer.Option(help="A problem from `natpinn list`.")] = "poisson_5d",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in points.interior=1000."),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="rows, parameters, dimension or devices (default: all)."),
+    ] = None,
+    factors: Annotated[
+        str, typer.Option(help="What points and widths are multiplied with.")
+    ] = "0.25,0.5,1,2",
+    dimensions: Annotated[str, typer.Option(help="Dimensions to try.")] = "2,4,8,16",
+    repeats: Annotated[int, typer.Option(min=1, help="Timings to take the median of.")] = 3,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result to this file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Time SPRING steps against N, P, d and the number of devices, and fit exponents.
+
+    \b
+    natpinn bench scaling --problem poisson_2d --vary rows --vary parameters
+    natpinn bench scaling --problem poisson_10d --factors 0.5,1,2,4 --plot scaling.png
+    """
+    given = dict(map(parse_setting, settings or []))
+    base = configuration.resolve({**given, "problem.name": problem})
+    known = ("rows", "parameters", "dimension", "devices")
+    for name in vary or ():
+        if name not in known:
+            raise unknown("quantity", name, known)
+
+    def make(points: float, widths: float, dimension: int | None) -> Any:
+        sized: dict[str, Any] = {
+            f"points.{key}": max(1, round(points * n)) for key, n in base.points.items()
+        }
+        sized["model.widths"] = [max(1, round(widths * w)) for w in base.model.widths]
+        if dimension is not None:
+            sized["problem.dimension"] = dimension
+        config = configuration.resolve({**given, **sized, "problem.name": problem})
+        built = config.build_problem()
+        return built, config.build_model(built, model_key(config.seed))
+
+    result = benchmark_scaling(
+        make, vary or known, _numbers(factors), [int(d) for d in _numbers(dimensions)], repeats
+    )
+    if plot is not None:
+        draw_scaling(result, plot)
+    if as_json:
+        print(json.dumps(result, indent=2))
+        return
+    for name, series in result.items():
+        exponent = series["exponent"]
+        growth = "" if exponent is None else f": time grows as {name}^{exponent:.2f}"
+        table = Table("N", "P", "d", "devices", "ms/step", "memory", title=name + growth)
+        for step in series["steps"]:
+            table.add_row(
+                f"{step['rows']:,}",
+                f"{step['parameters']:,}",
+                str(step["dimension"]),
+                str(step["devices"]),
+                f"{1000 * step['step_seconds']:.2f}",
+                show_bytes(step["memory_bytes"]),
+            )
+        Console().print(table)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError:
+        raise InputError(f"numbers are written 0.5,1,2, got {text!r}") from None
 
 
 def main() -> None:

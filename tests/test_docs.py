@@ -18,7 +18,7 @@ def test_readme_code_runs(tmp_path, monkeypatch, capsys):
     assert blocks
     for block in blocks:
         assert "budget=30" in block
-        exec(block.replace("budget=30", "budget=4"), {})
+        exec(block.replace("budget=30", "steps=60"), {})
     assert float(capsys.readouterr().out) < 1e-2
     assert (tmp_path / "solution.png").exists()
 
