@@ -47,27 +47,37 @@ def plan_step(
     """
     mesh = make_mesh(devices)
     size = sizes.size_of(objective.planned(Plan(mesh=mesh)), theta, optimizer)
-    free = memory.free_bytes()
-    available = free if memory_limit is None else memory_limit - memory.used_bytes()
-    if available <= 0:
-        raise InputError(
-            f"{show_bytes(memory.used_bytes())} are in use before training starts, which is more "
-            f"than the memory limit: raise --memory-limit"
-        )
-    target, compiled = available, 0
+    always_compile = always_compile or memory_limit is not None
+    target, share = _available(memory_limit), 1.0
     for _ in range(ATTEMPTS):
-        plan = planner.choose(size, target, mesh)
+        plan = planner.choose(size, int(share * target), mesh)
         predicted = planner.peak(size, plan)
-        if predicted < WORTH_CHECKING * available and not always_compile:
-            return Planned(plan, size, available, predicted, None)
+        if predicted < WORTH_CHECKING * target and not always_compile:
+            return Planned(plan, size, target, predicted, None)
         compiled = program_bytes(objective.planned(plan), theta, optimizer)
+        memory.release()
+        available = _available(memory_limit)  # less than before: a program takes memory too
         if compiled <= available:
             return Planned(plan, size, available, predicted, compiled)
-        target = int(target * min(0.9, available / compiled))
+        share *= min(0.9, available / compiled)
+        target = available
     raise InputError(
-        f"no plan was found that takes less than {show_bytes(available)}; the last one takes "
-        f"{show_bytes(compiled)}: use fewer points or raise --memory-limit"
+        f"no plan was found that takes less than {show_bytes(target)}: use fewer points or raise "
+        f"--memory-limit"
     )
+
+
+def _available(memory_limit: int | None) -> int:
+    """What a step may take: all that is free, or what the limit leaves."""
+    if memory_limit is None:
+        return memory.free_bytes()
+    used = memory.used_bytes()
+    if used >= memory_limit:
+        raise InputError(
+            f"{show_bytes(used)} are in use before training starts, and the memory limit is "
+            f"{show_bytes(memory_limit)}: raise --memory-limit"
+        )
+    return memory_limit - used
 
 
 def program_bytes(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from . import memory
 from .errors import InputError
 from .models import Theta
 from .objective import LeastSquares
@@ -107,6 +108,7 @@ def train(
     state, _ = jax.block_until_ready(take(0, state))  # compiles only
     metrics = _measure(objective, evaluation, state)
     compile_seconds = time.perf_counter() - started
+    memory.release()
 
     seconds, step, next_evaluation = 0.0, 0, 1
     seconds_per_step = math.inf

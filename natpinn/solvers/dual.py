@@ -8,7 +8,7 @@ from ..models import Theta
 from ..objective import Linearization
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
 
-MATRICES = 5  # as summed, mirrored, damped, factorized, and in the order of a library
+MATRICES = 3  # the kernel, the damped kernel, its Cholesky factor
 
 
 class Dual(DampedSolver[None]):

@@ -11,7 +11,7 @@ from ..models import Theta
 from ..objective import Linearization
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
 
-MATRICES = 5  # as summed, mirrored, damped, factorized, and in the order of a library
+MATRICES = 3  # the Gramian, the damped Gramian, its Cholesky factor
 
 
 class Primal(DampedSolver[Float[Array, "p p"] | None]):
