@@ -22,7 +22,7 @@ RUNS = {
     "heat-6GB": "heat_4d --optimizer engd_w --memory-limit 6GB --steps 2",
     "heat-2GB": "heat_4d --optimizer engd_w --memory-limit 2GB --steps 2",
     "heat-1.5GB": "heat_4d --optimizer engd_w --memory-limit 1.5GB --steps 2",
-    "5d-1GB": "poisson_5d --optimizer engd_w --memory-limit 1GB --steps 2",
+    "5d-1.2GB": "poisson_5d --optimizer engd_w --memory-limit 1.2GB --steps 2",
 }
 
 

@@ -11,6 +11,7 @@ import jax
 from .errors import InputError
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+HOST_BYTES = 5 * 10**7  # of a process, beside its steps
 BINARY_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -55,13 +56,14 @@ def free_bytes() -> int:
 
 
 def used_bytes() -> int:
-    """What the device, or for a CPU this process, uses now."""
+    """What the device uses now, or for a CPU this process, with what compiling evaluations and
+    drawing pictures will add."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_in_use" in stats:
         return int(stats["bytes_in_use"])
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return pages * os.sysconf("SC_PAGE_SIZE") + HOST_BYTES
     except OSError:
         return 0
 

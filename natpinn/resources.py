@@ -115,7 +115,7 @@ def describe(planned: Planned) -> dict[str, Any]:
             "jacobian_held": size.held_bytes,
             "kernel": FLOAT * size.rows**2,
             "state_and_solver": size.fixed_bytes,
-            **{key.replace(" ", "_"): n for key, n in planner.phases(size, plan).items()},
+            "phases": planner.phases(size, plan),
             "predicted_peak": planned.predicted,
             "compiled_peak": planned.compiled,
         },
@@ -142,7 +142,7 @@ def strategy(planned: Planned) -> str:
         what = "whole: the Jacobian is held, as layer factors where these are smaller"
     else:
         what = "parameter blocks: layer factors are held, gradients formed from them in slices"
-    if plan.points_at_once is not None:
+    if plan.points_at_once is not None and plan.points_at_once < size.most_points:
         what += f"; {plan.points_at_once:,} points at once"
     if plan.working_bytes is not None:
         what += f"; {show_bytes(plan.working_bytes)} of gradients per leaf at once"

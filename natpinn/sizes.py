@@ -44,6 +44,10 @@ class Size:
         return sum(c.points * c.rows for c in self.conditions.values())
 
     @property
+    def most_points(self) -> int:
+        return max(c.points for c in self.conditions.values())
+
+    @property
     def explicit_bytes(self) -> int:
         """Of a Jacobian with all gradients formed."""
         return FLOAT * self.rows * self.parameters

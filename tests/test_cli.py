@@ -231,3 +231,35 @@ def test_help_teaches(natpinn_command):
     assert code == 0
     for word in ("--optimizer", "--budget", "--set", "natpinn solve poisson_2d"):
         assert word in out
+
+
+def test_explain_prints_the_plan_and_runs_nothing(natpinn_command, tmp_path):
+    arguments = ["solve", "poisson_2d", "--set", "model.widths=[64,64]", *SMALL, "--explain"]
+    code, out, _ = natpinn_command(*arguments)
+    assert code == 0
+    assert "N = 40 rows (30 interior, 10 boundary)" in out
+    assert "whole: the Jacobian is held" in out
+    assert not list(tmp_path.iterdir())
+
+    code, out, _ = natpinn_command(*arguments, "--json")
+    known = json.loads(out)
+    assert code == 0
+    assert known["bytes"]["kernel"] == 8 * 40**2
+    assert known["bytes"]["compiled_peak"] < known["bytes"]["available"]
+    assert known["flops"]["solve"] == 40**3 // 3
+
+
+def test_bench_scaling_fits_exponents(natpinn_command, tmp_path):
+    code, out, err = natpinn_command(
+        "bench", "scaling", "--problem", "poisson_2d", "--vary", "rows", "--factors", "0.05,0.1",
+        "--set", "model.widths=[8]", "--repeats", "1", "--json", "--plot", "scaling.png",
+    )  # fmt: skip
+    assert code == 0, err
+    series = json.loads(out)["rows"]
+    assert [step["rows"] for step in series["steps"]] == [25, 50]
+    assert isinstance(series["exponent"], float)
+    assert (tmp_path / "scaling.png").exists()
+
+    code, _, err = natpinn_command("bench", "scaling", "--vary", "row")
+    assert code == 2
+    assert "rows" in err

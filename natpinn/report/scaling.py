@@ -15,6 +15,7 @@ def draw_scaling(result: dict[str, Any], path: Path | str) -> None:
     """One log-log panel for each quantity, with its exponent and the line that was fitted."""
     import matplotlib.pyplot as plt
     import numpy as np
+    from matplotlib.ticker import LogLocator
 
     figure, axes = plt.subplots(
         1, len(result), figsize=(3.4 * len(result), 3), squeeze=False, layout="constrained"
@@ -30,7 +31,19 @@ def draw_scaling(result: dict[str, Any], path: Path | str) -> None:
             )
             axis.legend(title="exponent", frameon=False)
         axis.set_xlabel(LABELS[name])
+        axis.set_xticks(size, [_short(n) for n in size])
+        axis.set_xticks([], minor=True)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
         axis.grid(alpha=0.3, which="both")
     axes[0][0].set_ylabel("ms per step")
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _short(number: float) -> str:
+    for unit, letter in ((1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g}{letter}"
+    return f"{number:.3g}"
