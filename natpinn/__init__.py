@@ -11,6 +11,7 @@ from .domains import Data as Data
 from .domains import Domain as Domain
 from .domains import Union as Union
 from .errors import InputError as InputError
+from .errors import NatpinnWarning as NatpinnWarning
 from .line_search import Fixed as Fixed
 from .line_search import Grid as Grid
 from .line_search import LineSearch as LineSearch
@@ -38,23 +39,25 @@ from .optimizers import engd_w as engd_w
 from .optimizers import sgd as sgd
 from .optimizers import spring as spring
 from .problem import Problem as Problem
+from .run import resume as resume
+from .run import solve as solve
 from .sampling import Held as Held
 from .sampling import Sampler as Sampler
 from .sampling import Sobol as Sobol
 from .sampling import Uniform as Uniform
 from .solution import Solution as Solution
 from .solution import load as load
-from .solution import solve as solve
 from .solvers import DampedSolver as DampedSolver
 from .solvers import Dual as Dual
 from .solvers import Factorization as Factorization
 from .solvers import Primal as Primal
 from .solvers import SolveInfo as SolveInfo
 from .spacetime import TimeSpace as TimeSpace
+from .steps import TrainState as TrainState
 from .train import Callback as Callback
 from .train import Progress as Progress
+from .train import Snapshot as Snapshot
 from .train import TrainResult as TrainResult
-from .train import TrainState as TrainState
 from .train import train as train
 
 __version__ = "0.1.0"

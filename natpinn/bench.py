@@ -23,7 +23,7 @@ from .plan import place
 from .problem import Problem
 from .records import machine
 from .resources import plan_step, program_bytes
-from .train import Work, advance, start
+from .steps import Work, advance, start
 
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
 DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it

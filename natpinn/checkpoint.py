@@ -1,5 +1,9 @@
-"""Parameters on disk: arrays under the names of their leaves, nothing that could run."""
+"""Arrays on disk: under the names of their leaves, with a digest, nothing that could run."""
 
+import hashlib
+import logging
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -7,56 +11,171 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import InputError
+from .errors import InputError, NatpinnWarning
+from .plan import on_this_process
+
+DIGEST = "digest"  # the name under which the hash of all other arrays is stored
+KEPT = 2  # checkpoints of a run
+TEMPORARY = ".orbax-checkpoint-tmp"  # what is being written, or was when a process died
 
 
-def save(path: Path, tree: Any) -> None:
-    """Write the arrays of a pytree, each under the path of its leaf."""
-    with _checkpointer() as checkpointer:
-        checkpointer.save(path.absolute(), named_arrays(tree), force=True)
+class DamagedError(InputError):
+    """What is on disk is not what was written."""
 
 
-def restore(path: Path, like: Any) -> Any:
-    """Read arrays back into a pytree of the same leaves and shapes as `like`."""
-    if not path.is_dir():
-        raise InputError(f"{path} does not exist: the run has saved nothing there")
+def write(path: Path, tree: Any) -> None:
+    """The arrays of a pytree, each under the path of its leaf; all of them or nothing."""
+    writer = Writer()
+    writer.start(path, tree)
+    writer.finish()
+
+
+def read(path: Path, like: Any) -> Any:
+    """Arrays in a pytree of the same leaves and shapes as `like`."""
     wanted = named_arrays(like)
-    with _checkpointer() as checkpointer:
-        stored = checkpointer.metadata(path.absolute()).item_metadata or {}
-        found = {name: tuple(leaf.shape) for name, leaf in stored.items()}
-        expected = {name: leaf.shape for name, leaf in wanted.items()}
-        if found != expected:
-            differing = {name for name, _ in found.items() ^ expected.items()}
-            raise InputError(
-                f"{path} does not fit the model: {min(differing)!r} is stored with shape "
-                f"{found.get(min(differing))}, the model has {expected.get(min(differing))}; pass "
-                f"the model that was trained as `like=`"
-            )
-        arrays = checkpointer.restore(path.absolute(), wanted)
+    arrays = _read_arrays(path, wanted)
     leaves, structure = jax.tree.flatten(like)
-    restored = [jnp.asarray(arrays[name]) for name in wanted]
     return structure.unflatten(
-        [
-            jax.random.wrap_key_data(new) if _is_key(old) else new
-            for old, new in zip(leaves, restored, strict=True)
-        ]
+        [_like(old, arrays[name]) for name, old in zip(wanted, leaves, strict=True)]
     )
 
 
+def latest(folder: Path, like: Any) -> Any | None:
+    """The newest checkpoint that is whole, or None if there never was one."""
+    found = steps(folder)
+    for step in reversed(found):
+        older = [s for s in found if s < step]
+        try:
+            return read(folder / str(step), like)
+        except InputError as error:
+            if older:
+                message = f"{error}: going on from the one before, of step {older[-1]:,}"
+                warnings.warn(message, NatpinnWarning, stacklevel=2)
+            elif isinstance(error, DamagedError):
+                raise DamagedError(
+                    f"{error}, and there is no older checkpoint: start the run again, in another "
+                    f"folder"
+                ) from error
+            else:
+                raise
+    return None
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps that have a checkpoint."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+class Checkpoints:
+    """The last checkpoints of a run, written while training goes on."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._writer = Writer()
+
+    def save(self, step: int, tree: Any) -> None:
+        """Start to write; an error of the time before is raised now, as OSError."""
+        self.finish()
+        if step not in steps(self.folder):
+            self._writer.start(self.folder / str(step), tree)
+
+    def finish(self) -> None:
+        """Wait until all is written, and drop what is no longer needed."""
+        try:
+            self._writer.finish()
+        finally:
+            for path in self.folder.glob(f"*{TEMPORARY}*"):
+                shutil.rmtree(path, ignore_errors=True)
+        for step in steps(self.folder)[:-KEPT]:
+            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+
+
+class Writer:
+    """One write at a time, in the background. Whatever goes wrong is an OSError."""
+
+    def __init__(self) -> None:
+        self._checkpointer: Any = None
+
+    def start(self, path: Path, tree: Any) -> None:
+        arrays = named_arrays(tree)
+        arrays[DIGEST] = _digest(arrays)
+        self._checkpointer = _checkpointer()
+        try:
+            self._checkpointer.save(path.absolute(), arrays, force=True)
+        except Exception as error:
+            raise _as_os_error(error) from error
+
+    def finish(self) -> None:
+        checkpointer, self._checkpointer = self._checkpointer, None
+        if checkpointer is None:
+            return
+        try:
+            checkpointer.wait_until_finished()
+        except Exception as error:
+            raise _as_os_error(error) from error
+        finally:
+            checkpointer.close()
+
+
 def named_arrays(tree: Any) -> dict[str, np.ndarray]:
-    """The leaves of a pytree under names that a file system can hold; typed keys as their data."""
+    """Copies of the leaves of a pytree, under names that a file system can hold; typed keys as
+    their data."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(
+        jax.tree_util.keystr(path, simple=True, separator=".").replace("/", "%2F"): np.array(
             jax.random.key_data(leaf) if _is_key(leaf) else leaf
         )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(on_this_process(tree))
     }
+
+
+def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if not path.is_dir():
+        raise DamagedError(f"{path} does not exist")
+    with _checkpointer() as checkpointer:
+        try:
+            stored = dict(checkpointer.metadata(path.absolute()).item_metadata or {})
+            found = {name: tuple(leaf.shape) for name, leaf in stored.items()}
+        except Exception as error:
+            raise DamagedError(f"{path} is damaged: {_first_line(error)}") from error
+        expected = {name: leaf.shape for name, leaf in wanted.items()}
+        digest_shape = found.pop(DIGEST, None)
+        if found != expected:
+            differing = min(name for name, _ in found.items() ^ expected.items())
+            raise InputError(
+                f"{path} does not fit the model: {differing!r} is stored with shape "
+                f"{found.get(differing)}, the model has {expected.get(differing)}; pass the model "
+                f"that was trained"
+            )
+        like = dict(wanted)
+        if digest_shape is not None:  # the first format had none
+            like[DIGEST] = np.zeros(digest_shape, np.uint8)
+        try:
+            restored = checkpointer.restore(path.absolute(), like)
+        except Exception as error:
+            raise DamagedError(f"{path} is damaged: {_first_line(error)}") from error
+    arrays = {name: np.asarray(restored[name]) for name in wanted}
+    if digest_shape is not None and not np.array_equal(_digest(arrays), restored[DIGEST]):
+        raise DamagedError(f"{path} is damaged: its arrays are not those that were written")
+    return arrays
+
+
+def _digest(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """A hash of names, types, shapes and values."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        found.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return np.frombuffer(found.digest(), np.uint8)
 
 
 def _checkpointer() -> Any:
     """One that this process uses by itself, whatever other processes there are."""
     import orbax.checkpoint as ocp
 
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # errors are raised, and told by natpinn
     this = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=this,
@@ -66,5 +185,22 @@ def _checkpointer() -> Any:
     return ocp.StandardCheckpointer(multiprocessing_options=alone)
 
 
+def _like(leaf: Any, array: np.ndarray) -> Any:
+    if isinstance(leaf, jax.Array):
+        return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
+    return array
+
+
 def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    if isinstance(error, OSError):
+        return error
+    reason = "No space left on device" if "No space left" in str(error) else _first_line(error)
+    return OSError(0, reason)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

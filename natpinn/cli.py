@@ -1,7 +1,9 @@
-"""The command line: natpinn list | solve | bench."""
+"""The command line: natpinn list | solve | resume | bench."""
 
 import json
+import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,14 +17,16 @@ from . import __version__, cluster, records
 from . import config as configuration
 from .bench import bench_scaling as benchmark_scaling
 from .bench import bench_step as benchmark_step
-from .errors import InputError, unknown
+from .errors import InputError, NatpinnWarning, unknown
 from .memory import show_bytes
 from .problems import CATALOGUE
 from .report import draw_scaling
 from .resources import describe as describe_plan
 from .resources import explain as explain_plan
+from .run import Parts, model_key, plan, run
+from .run import resume as resume_run
 from .settings import parse_setting, read_file, without_dependants
-from .solution import model_key, plan, run
+from .solution import Solution
 
 app = typer.Typer(
     name="natpinn",
@@ -36,6 +40,8 @@ app = typer.Typer(
 
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
+
+INTERRUPTED = 130  # what shells expect of a command that was stopped
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -149,6 +155,7 @@ def solve(
     flags = {key: value for key, value in flags.items() if value is not None}
     flags |= dict(map(parse_setting, settings or []))
     base = {} if config is None else read_file(config)
+    _refuse_code(base, flags, config)
     if (base | flags).get("compute.devices") == "all":
         cluster.join()  # before anything is computed
     resolved = configuration.resolve(without_dependants(base, flags) | flags)
@@ -164,18 +171,69 @@ def solve(
         print(json.dumps(described, indent=2) if as_json else tomli_w.dumps(described).rstrip())
         return
     model = resolved.build_model(built, key)
+    parts = Parts.make(built, model, optimizer_built, resolved, described)
     if explain:
-        objective, theta = built.objective(model, built.sample(key))
-        planned = plan(resolved, objective, theta, optimizer_built, always_compile=True)
+        planned = plan(parts, always_compile=True)
         print(json.dumps(describe_plan(planned), indent=2) if as_json else explain_plan(planned))
         return
-    solution = run(built, model, optimizer_built, resolved, described, folder, progress=True)
-    if not cluster.is_first():
-        return
-    if as_json:
-        print((folder / records.SUMMARY).read_text(), end="")
-    else:
-        _print_outcome(solution.summary, folder)
+    _finish(run(parts, folder, progress=True), as_json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The run folder.", metavar="RUN")],
+    steps: Annotated[
+        int | None, typer.Option(help="Stop after so many steps, those of before included.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Stop after so many seconds of training, those of before included."),
+    ] = None,
+    stop_at: Annotated[
+        float | None, typer.Option(help="Stop at this L2 error, or validation loss.")
+    ] = None,
+    problem: Annotated[
+        str | None, typer.Option(help="module:attribute, if the run solves a problem of your own.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="module:attribute, if the run trains a model of your own.")
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option(help='Other devices than before: how many, or "all".')
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="Another limit than before, as in 8GB.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go on with a run from its last checkpoint, as if it had never stopped.
+
+    Limits are those of the whole run; without any, the run's own hold. Code of your own is never
+    run because a folder names it: say it again with --problem and --model.
+
+    \b
+    natpinn resume runs/poisson_5d-spring-1
+    natpinn resume runs/poisson_5d-spring-1 --budget 600
+    """
+    described = records.read_config(folder)
+    if "all" in (devices, (described.get("compute") or {}).get("devices")):
+        cluster.join()
+    built = None if problem is None else configuration.lookup_problem(problem)
+    made = None
+    if model is not None:
+        seed = described.get("seed", 0)
+        made = configuration.make_model(model, model_key(seed if isinstance(seed, int) else 0))
+    solution = resume_run(
+        folder,
+        built,
+        made,
+        steps=steps,
+        budget=budget,
+        stop_at=stop_at,
+        devices=int(devices) if devices and devices.isdigit() else devices,
+        memory_limit=memory_limit,
+    )
+    _finish(solution, as_json)
 
 
 @bench_app.callback()
@@ -295,16 +353,21 @@ def _numbers(text: str) -> list[float]:
 
 def main() -> None:
     """The entry point: errors are one line on stderr, with exit code 2."""
+    warnings.showwarning = _show_warning
     try:
         app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except InputError as error:
         _fail(str(error))
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
-    except typer.Abort:
-        _fail("stopped")
-    except RuntimeError as error:  # JAX found no device, or ran out of memory
-        _fail(str(error).strip().split("\n")[0])
+    except (KeyboardInterrupt, typer.Abort):
+        print("natpinn: stopped at once; `natpinn resume RUN` goes on from the last checkpoint of "
+              "a run", file=sys.stderr)  # fmt: skip
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(0)
+    except (RuntimeError, MemoryError, OSError) as error:  # JAX found no device, a disk is gone
+        _fail(str(error).strip().split("\n")[0] or type(error).__name__)
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
@@ -313,6 +376,36 @@ def main() -> None:
             print(message)
             return
         _fail(message)
+
+
+def _show_warning(message: Any, category: Any, *_: Any) -> None:
+    """Warnings of natpinn for people; those of libraries are for developers."""
+    if issubclass(category, NatpinnWarning):
+        print(f"natpinn: warning: {message}", file=sys.stderr, flush=True)
+
+
+def _refuse_code(base: dict[str, Any], flags: dict[str, Any], path: Path | None) -> None:
+    """Code is run because the command line names it, never because a file does."""
+    for kind, said in (("problem", "as natpinn solve {}"), ("model", "as --set model.name={}")):
+        name = base.get(f"{kind}.name")
+        if ":" in str(name) and f"{kind}.name" not in flags:
+            raise InputError(
+                f"{path} names {kind} code of your own ({name}), which a file may not run: say it "
+                f"on the command line too, {said.format(name)}"
+            )
+
+
+def _finish(solution: Solution, as_json: bool) -> None:
+    """Print how a run went, and exit as a shell expects."""
+    if not cluster.is_first():
+        return
+    assert solution.folder is not None
+    if as_json:
+        print((solution.folder / records.SUMMARY).read_text(), end="")
+    else:
+        _print_outcome(solution)
+    if solution.summary["status"] == "interrupted":
+        raise typer.Exit(INTERRUPTED)
 
 
 def _fail(message: str) -> None:
@@ -354,11 +447,16 @@ def _free_folder(config: configuration.Config) -> Path:
     return folder
 
 
-def _print_outcome(summary: dict[str, Any], folder: Path) -> None:
+def _print_outcome(solution: Solution) -> None:
+    summary, folder = solution.summary, solution.folder
+    assert folder is not None
     steps, seconds = summary["steps"], summary["seconds"]
     print(f"{summary['status']}: {steps:,} steps in {seconds:.1f} s on {summary['device']}")
     if summary["message"]:
         print(f"  {summary['message']}")
+    for what in ("rejected", "recovered"):
+        if summary[f"{what}_steps"]:
+            print(f"  {what}   {summary[f'{what}_steps']:,} steps")
     if summary["best_l2"] is not None:
         best, relative = summary["best_l2"], summary["best_relative_l2"]
         print(f"  L2 error   {best:.3e}   relative {relative:.3e}")
@@ -366,3 +464,11 @@ def _print_outcome(summary: dict[str, Any], folder: Path) -> None:
         print(f"  validation loss   {summary['best_loss']:.3e}")
     print(f"  picture    {folder / records.PICTURE}")
     print(f"  run folder {folder}")
+    if summary["status"] == "interrupted":
+        print(f"go on with: natpinn resume {shlex.quote(str(folder))}{_own_code(solution.config)}")
+
+
+def _own_code(config: dict[str, Any]) -> str:
+    """The flags that name code of the user's own."""
+    names = {kind: config[kind]["name"] for kind in ("problem", "model")}
+    return "".join(f" --{kind} {name}" for kind, name in names.items() if ":" in name)

@@ -36,9 +36,11 @@ from .train import check_limits
 
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
-FORMAT = 1
+FORMAT = 2
+FIRST_RESUMABLE = 2  # format 1 kept no best parameters and no counts in its checkpoints
 DEFAULT_OPTIMIZER = "engd_w"
 DEFAULT_BUDGET = 60.0
+DEFAULT_CHECKPOINT_SECONDS = 60.0
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": optimizers.sgd,
@@ -96,6 +98,11 @@ class ComputeConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    every_seconds: float | None  # none: only at the end
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything needed to run again."""
 
@@ -109,6 +116,7 @@ class Config:
     evaluation: EvaluationConfig
     train: TrainConfig
     compute: ComputeConfig
+    checkpoint: CheckpointConfig
 
     def as_dict(self) -> dict[str, Any]:
         """For a TOML file, which cannot hold None: it is written "none"."""
@@ -132,13 +140,7 @@ class Config:
         activation = _choose("activation", self.model.activation, ACTIVATIONS)
         if self.model.name == "mlp":
             return problem.default_model(key, self.model.widths, activation)
-        make = _import_attribute("model", self.model.name)
-        try:
-            return as_model(make(key))
-        except Exception as error:
-            raise InputError(
-                f"model {self.model.name!r} cannot be built from a key: {error}"
-            ) from error
+        return make_model(self.model.name, key)
 
     @property
     def memory_limit(self) -> int | None:
@@ -166,12 +168,16 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
     for key in settings:
         if key not in defaults:
             raise unknown("setting", key, defaults)
-    merged = {**defaults, **settings}
+    check_format(settings)
+    merged = {**defaults, **settings, "format": FORMAT}
     if merged["train.steps"] == merged["train.budget"] == "none":
         merged["train.budget"] = DEFAULT_BUDGET
     config = _structure(merged)
     check_limits(config.train.steps, config.train.budget, config.train.stop_at)
     _ = config.memory_limit  # fails here if it cannot be read
+    every = config.checkpoint.every_seconds
+    if every is not None and not every > 0:
+        raise InputError(f"checkpoint.every_seconds must be positive, got {every}")
     if not 0 <= config.seed < 2**63:
         raise InputError(f"seed must be at least 0 and below 2**63, got {config.seed}")
     return config
@@ -216,6 +222,15 @@ def lookup_problem(name: str, dimension: Any = None) -> Problem:
     return found
 
 
+def make_model(name: str, key: PRNGKeyArray) -> Any:
+    """A user's own model: `module:attribute` of a function of a key."""
+    make = _import_attribute("model", name)
+    try:
+        return as_model(make(key))
+    except Exception as error:
+        raise InputError(f"model {name!r} cannot be built from a key: {error}") from error
+
+
 @cache
 def optimizer_defaults(name: str) -> dict[str, Any]:
     """The settings that an optimizer takes, read off its preset: one place for each default."""
@@ -254,6 +269,7 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         "train.stop_at": "none",
         "compute.devices": 1,
         "compute.memory_limit": "none",
+        "checkpoint.every_seconds": DEFAULT_CHECKPOINT_SECONDS,
     }
 
 
@@ -317,11 +333,24 @@ def _structure(settings: dict[str, Any]) -> Config:
     except cattrs.BaseValidationError as error:
         reasons = cattrs.transform_error(error, format_exception=lambda e, _: str(e))
         raise InputError("; ".join(reasons).replace(" @ $.", ", in ")) from error
-    if config.format != FORMAT:
-        raise InputError(
-            f"this natpinn reads configurations of format {FORMAT}, got {config.format}"
-        )
     return config
+
+
+def check_format(settings: Mapping[str, Any], to_resume: bool = False) -> None:
+    """This version knows what the configuration of a run means."""
+    found = settings.get("format", FORMAT)
+    if not isinstance(found, int) or isinstance(found, bool) or not found >= 1:
+        raise InputError(f"format must be a number from 1 to {FORMAT}, got {found!r}")
+    if found > FORMAT:
+        raise InputError(
+            f"this was written by a newer natpinn, in format {found}, and this one reads formats "
+            f"up to {FORMAT}: install the newer one"
+        )
+    if to_resume and found < FIRST_RESUMABLE:
+        raise InputError(
+            f"this run was written in format {found}, which can be loaded but not resumed: start "
+            f"it again with `natpinn solve --config`"
+        )
 
 
 @cache

@@ -56,6 +56,8 @@ def describe(progress: RunProgress) -> str:
     parts = [f"step {progress.step:,}", f"loss {progress.metrics['loss']:.2e}"]
     names = {"relative_l2_error": "relative L2 error", "validation_loss": "validation loss"}
     parts += [f"{names[k]} {v:.2e}" for k, v in progress.metrics.items() if k in names]
+    if progress.metrics.get("rejected_steps"):
+        parts.append(f"{progress.metrics['rejected_steps']:,} rejected")
     if progress.step:
         parts.append(f"{1000 * progress.seconds / progress.step:.3g} ms/step")
         parts.append(f"{_seconds_left(progress):.0f} s left")

@@ -8,6 +8,10 @@ class InputError(ValueError):
     """An input that cannot work: the message says the value, the reason and the remedy."""
 
 
+class NatpinnWarning(UserWarning):
+    """Something went wrong, and the run goes on."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is in no table, with the nearest name that is."""
     known = list(known)

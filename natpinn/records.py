@@ -1,70 +1,195 @@
 """The run folder: config, metrics, summary, parameters. A contract, since other tools read it."""
 
+import fcntl
 import json
 import math
 import os
 import sys
+import tempfile
 import tomllib
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import tomli_w
 
-from .errors import InputError
+from .errors import InputError, NatpinnWarning
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 BEST, CHECKPOINT, PICTURE = "best", "checkpoint", "solution.png"
+PARTIAL = ".part"  # a file that is being written, or was when a process died
 
 
 class RunFolder:
-    """Writes one run, line by line as it happens."""
+    """Writes one run as it happens, and locks its folder until it is closed.
 
-    def __init__(self, path: Path, config: dict[str, Any]):
-        check_free(path)
+    Where writing fails, as on a full disk, the records wait in memory, and training goes on.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: dict[str, Any],
+        history: Sequence[dict[str, float]] | None = None,  # of a run that goes on
+    ):
+        self.path = path
+        self._config = config
+        self._lines = [_line(record) for record in history or ()]
+        self._is_paused = False
         try:
             path.mkdir(parents=True, exist_ok=True)
-            (path / CONFIG).write_text(tomli_w.dumps(config))
-            (path / METRICS).touch()
+            self._lock = _lock(path)
         except OSError as error:
             raise InputError(f"cannot write to {path}: {error.strerror}") from error
-        self.path = path
+        try:
+            if history is None:
+                check_free(path, is_mine=True)
+            self._write_texts(path)
+        except OSError as error:
+            self.close()
+            raise InputError(f"cannot write to {path}: {error.strerror}") from error
+        except InputError:
+            self.close()
+            raise
 
     def append(self, record: dict[str, float]) -> None:
         """One evaluation."""
-        with (self.path / METRICS).open("a") as metrics:
-            metrics.write(json.dumps(_finite(record)) + "\n")
+        self._lines.append(_line(record))
+        self.attempt(self._write_lines)
 
-    def finish(self, summary: dict[str, Any]) -> None:
-        text = json.dumps(_finite(summary), indent=2, ensure_ascii=False)
-        partial = self.path / f"{SUMMARY}.part"
-        partial.write_text(text + "\n")
-        os.replace(partial, self.path / SUMMARY)
+    def attempt(self, write: Callable[[], None]) -> None:
+        """Write something; if that fails, say so once and go on."""
+        try:
+            write()
+        except OSError as error:
+            if not self._is_paused:
+                _warn(
+                    f"cannot write to {self.path}: {error.strerror}; training goes on, what is to "
+                    f"be written waits in memory, and writing is tried again"
+                )
+            self._is_paused = True
+        else:
+            if self._is_paused:
+                _warn(f"writing to {self.path} works again")
+            self._is_paused = False
+
+    def finish(self, write_results: Callable[[Path], None]) -> Path:
+        """Write all that is left, into another folder if this one has become useless."""
+        try:
+            self._write_everything(self.path, write_results)
+        except OSError as error:
+            rescue = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-"))
+            _warn(f"cannot write to {self.path}: {error.strerror}; the run is saved to {rescue}")
+            self._write_everything(rescue, write_results)
+            return rescue
+        finally:
+            self.close()
+        return self.path
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _write_everything(self, path: Path, write_results: Callable[[Path], None]) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._write_texts(path)
+        write_results(path)
+
+    def _write_texts(self, path: Path) -> None:
+        replace_text(path / CONFIG, tomli_w.dumps(self._config))
+        replace_text(path / METRICS, "".join(self._lines))
+        self._written, self._size = len(self._lines), (path / METRICS).stat().st_size
+
+    def _write_lines(self) -> None:
+        """Add the lines that are missing, over what a write that failed may have left."""
+        text = "".join(self._lines[self._written :]).encode()
+        with (self.path / METRICS).open("r+b", buffering=0) as metrics:
+            metrics.seek(self._size)
+            if metrics.write(text) != len(text):
+                raise OSError(28, "No space left on device")
+            metrics.truncate()
+        self._written, self._size = len(self._lines), self._size + len(text)
 
 
-def check_free(path: Path) -> None:
+def check_free(path: Path, is_mine: bool = False) -> None:
     """A folder that a run may be written to: not there yet, or empty."""
     try:
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file: choose a folder that is not there yet")
-        if path.exists() and any(path.iterdir()):
-            what = "another run" if (path / CONFIG).exists() else "other files"
-            raise InputError(f"{path} holds {what}: choose another folder with --out, or remove it")
+        names = [p.name for p in path.iterdir()] if path.exists() else []
     except OSError as error:
         raise InputError(f"cannot use {path}: {error.strerror}") from error
+    if all(name.endswith(PARTIAL) for name in names):
+        return
+    if CONFIG not in names:
+        raise InputError(f"{path} holds other files: choose another folder with --out")
+    if not is_mine and is_locked(path):
+        raise InputError(f"{path} is in use by another process: choose another folder with --out")
+    if SUMMARY in names and read_summary(path).get("status") in ("finished", "diverged"):
+        raise InputError(f"{path} holds another run: choose another folder with --out")
+    raise InputError(
+        f"{path} holds an interrupted run: go on with `natpinn resume {path}`, or choose another "
+        f"folder with --out"
+    )
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process is writing to a run folder."""
+    try:
+        lock = _lock(path)
+    except (InputError, OSError):
+        return True
+    if lock is not None:
+        os.close(lock)
+    return False
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    return tomllib.loads(_read(path / CONFIG))
+    try:
+        return tomllib.loads(_read(path / CONFIG))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path / CONFIG} is not valid TOML: {error}") from error
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    lines = _read(path / METRICS).splitlines()
-    return [{k: math.nan if v is None else v for k, v in json.loads(ln).items()} for ln in lines]
+    """The records of a run; a last line that was not written to its end does not count."""
+    records = []
+    lines = _read(path / METRICS).splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            assert line.endswith("\n")
+            assert isinstance(record, dict)
+        except (ValueError, AssertionError) as error:
+            if number == len(lines):
+                break
+            raise InputError(f"line {number} of {path / METRICS} cannot be read") from error
+        records.append({k: math.nan if v is None else v for k, v in record.items()})
+    return records
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    return json.loads(_read(path / SUMMARY))
+    try:
+        summary = json.loads(_read(path / SUMMARY))
+        assert isinstance(summary, dict)
+    except (ValueError, AssertionError) as error:
+        raise InputError(f"{path / SUMMARY} cannot be read: {error}") from error
+    return summary
+
+
+def write_summary(path: Path, summary: dict[str, Any]) -> None:
+    replace_text(path / SUMMARY, json.dumps(_finite(summary), indent=2, ensure_ascii=False) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """A file that has its old or its new text, whatever happens."""
+    partial = path.with_name(path.name + PARTIAL)
+    partial.write_text(text)
+    os.replace(partial, path)
 
 
 def machine() -> dict[str, Any]:
@@ -97,13 +222,37 @@ def _peak_memory(device: Any) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def _lock(path: Path) -> int | None:
+    """A lock on a folder, which ends with the process; None where the file system has none."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(f"{path} is in use by another process") from None
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text: {error.reason}") from error
     except OSError as error:
         raise InputError(
             f"{path.parent} is not a run folder: {path.name} cannot be read"
         ) from error
+
+
+def _line(record: dict[str, float]) -> str:
+    return json.dumps(_finite(record)) + "\n"
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, NatpinnWarning, stacklevel=3)
 
 
 def _finite(value: Any) -> Any:

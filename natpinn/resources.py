@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 
 from . import memory, planner, sizes
 from .errors import InputError
@@ -15,9 +17,10 @@ from .objective import LeastSquares
 from .optimizers import Optimizer
 from .plan import Plan, make_mesh, place
 from .sizes import Size
-from .train import Work, advance, start, use_compilation_cache
+from .steps import Work, advance, start, use_compilation_cache
 
 WORTH_CHECKING = 0.5  # of the limit: what is predicted to stay below is not compiled twice
+PLAN_NUMBERS = ("held", "points_at_once", "working_bytes", "candidates_at_once")
 ATTEMPTS = 6  # to find a plan whose program stays under the limit
 
 
@@ -65,6 +68,24 @@ def plan_step(
         f"no plan was found that takes less than {show_bytes(target)}: use fewer points or raise "
         f"--memory-limit"
     )
+
+
+def keep_plan(objective: LeastSquares, theta: Theta, optimizer: Optimizer, plan: Plan) -> Planned:
+    """A plan that was made before."""
+    size = sizes.size_of(objective.planned(Plan(mesh=plan.mesh)), theta, optimizer)
+    return Planned(plan, size, memory.free_bytes(), planner.peak(size, plan), None)
+
+
+def pack_plan(plan: Plan) -> dict[str, np.ndarray]:
+    """A plan as arrays, for a checkpoint; the devices are chosen anew."""
+    numbers = {name: getattr(plan, name) for name in PLAN_NUMBERS}
+    return {name: np.array(-1 if n is None else int(n)) for name, n in numbers.items()}
+
+
+def unpack_plan(packed: dict[str, np.ndarray], mesh: Mesh | None) -> Plan:
+    numbers = {name: int(packed[name]) for name in PLAN_NUMBERS}
+    limits = {name: None if n < 0 else n for name, n in numbers.items() if name != "held"}
+    return Plan(held=bool(numbers["held"]), mesh=mesh, **limits)
 
 
 def _available(memory_limit: int | None) -> int:

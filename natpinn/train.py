@@ -1,11 +1,9 @@
 """The one training loop, for every optimizer."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import equinox as eqx
@@ -13,29 +11,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from . import memory
 from .errors import InputError
 from .models import Theta
 from .objective import LeastSquares
-from .optimizers import Optimizer, StepInfo
+from .optimizers import Optimizer
 from .plan import on_this_process, place, replicate
+from .signals import Interrupts
+from .steps import (
+    MOST_REJECTED,
+    Outcome,
+    TrainState,
+    Work,
+    advance,
+    all_finite,
+    batch_of,
+    copied,
+    start,
+    use_compilation_cache,
+)
 
 Status = Literal["finished", "interrupted", "diverged"]
-Number = TypeVar("Number", bool, float)
+Number = TypeVar("Number", bool, int, float)
 
 EVALUATION_GROWTH = 1.05  # each evaluation comes 5 % more steps after the start than the last
 SECONDS_PER_CALL = 0.25  # long enough that Python never shows up, short enough to watch
-
-
-class TrainState(NamedTuple):
-    """All that changes during training."""
-
-    theta: Theta
-    optimizer: Any
-    key: PRNGKeyArray
-    step: Int[Array, ""]
 
 
 class Evaluation(Protocol):
@@ -47,22 +49,38 @@ class Evaluation(Protocol):
     def __call__(self, theta: Theta) -> dict[str, Float[Array, ""]]: ...
 
 
+class Snapshot(NamedTuple):
+    """A run at one moment: all that is needed to go on as if it had never stopped.
+
+    Points and schedules are functions of the key and the step, which are in the state.
+    """
+
+    state: TrainState
+    best_theta: Theta
+    best: np.ndarray  # the criterion of the best parameters
+    seconds: np.ndarray  # of training alone: no compilation, no evaluation
+    compile_seconds: np.ndarray
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a run stands; `evaluated` says whether `metrics` are of this very step.
 
-    The arrays of `state` last until the next step: copy what is to be kept.
+    The arrays of `snapshot` last until the next step: copy what is to be kept.
     """
 
     step: int
-    seconds: float  # of training alone: no compilation, no evaluation
-    compile_seconds: float
+    seconds: float
     metrics: dict[str, float]
     evaluated: bool
     criterion: str
     steps: int | None
     budget: float | None
-    state: TrainState
+    snapshot: Snapshot
+
+    @property
+    def state(self) -> TrainState:
+        return self.snapshot.state
 
 
 Callback = Callable[[Progress], Any]  # returning True ends the run
@@ -72,13 +90,26 @@ Callback = Callable[[Progress], Any]  # returning True ends the run
 class TrainResult:
     """How a run ended."""
 
-    state: TrainState
-    best_theta: Theta
+    snapshot: Snapshot
     history: list[dict[str, float]]
-    seconds: float
-    compile_seconds: float
     status: Status
     message: str
+
+    @property
+    def state(self) -> TrainState:
+        return self.snapshot.state
+
+    @property
+    def best_theta(self) -> Theta:
+        return self.snapshot.best_theta
+
+    @property
+    def seconds(self) -> float:
+        return float(self.snapshot.seconds)
+
+    @property
+    def compile_seconds(self) -> float:
+        return float(self.snapshot.compile_seconds)
 
 
 def train(
@@ -91,49 +122,70 @@ def train(
     steps: int | None = None,
     budget: float | None = None,
     callbacks: Sequence[Callback] = (),
+    resume: Snapshot | None = None,
+    history: Sequence[dict[str, float]] = (),
 ) -> TrainResult:
-    """Train until `steps` are taken, `budget` seconds are spent or a callback returns True."""
+    """Train until `steps` are taken, `budget` seconds are spent or a callback returns True.
+
+    A run that is resumed goes on from its snapshot and history; its limits count from its start.
+    """
     check_limits(steps, budget)
+    if not bool(all_finite(theta)):
+        raise InputError("the model's parameters are not finite before training: mend its start")
     use_compilation_cache()
 
-    plan = objective.plan
-    optimizer, objective, evaluation, state = place(
-        (optimizer, objective, evaluation, start(optimizer, theta, key)), plan
+    plan, criterion = objective.plan, evaluation.criterion
+    snapshot = begin(optimizer, theta, key) if resume is None else _own(resume)
+    optimizer, objective, evaluation, state, best_theta = place(
+        (optimizer, objective, evaluation, snapshot.state, snapshot.best_theta), plan
     )
+    best, seconds = float(snapshot.best), float(snapshot.seconds)
+    compile_seconds = float(snapshot.compile_seconds)
+    history = list(history)
 
     def take(count: int, state: TrainState) -> tuple[TrainState, Outcome]:
         return advance(Work(optimizer, objective, place(jnp.array(count), plan)), state)
 
-    started = time.perf_counter()
-    state, _ = jax.block_until_ready(take(0, state))  # compiles only
-    metrics = _measure(objective, evaluation, state)
-    compile_seconds = time.perf_counter() - started
-    memory.release()
+    def evaluate(outcome: Outcome | None) -> None:
+        nonlocal best, best_theta
+        record = {"step": step, "seconds": seconds, **_measure(objective, evaluation, state)}
+        if outcome is not None:
+            record |= {name: float(value) for name, value in outcome.info.details.items()}
+            record |= _event_counts(state)
+        history.append(record)
+        if record[criterion] < best or best == math.inf:  # something is better than nothing
+            best_theta, best = copied(state.theta), _or_infinity(record[criterion])
 
-    seconds, step, next_evaluation = 0.0, 0, 1
-    seconds_per_step = math.inf
-    record, criterion = {"step": 0, "seconds": 0.0, **metrics}, evaluation.criterion
-    history, best_theta, best = [record], _copy(state.theta), _or_infinity(record[criterion])
-    status: Status = "finished"
-    message = ""
+    def now() -> Snapshot:
+        numbers = (np.asarray(n) for n in (best, seconds, compile_seconds))
+        return Snapshot(state, best_theta, *numbers)
 
     def report(evaluated: bool) -> bool:
-        progress = Progress(
-            step=step,
-            seconds=seconds,
-            compile_seconds=compile_seconds,
-            metrics=record,
-            evaluated=evaluated,
-            criterion=criterion,
-            steps=steps,
-            budget=budget,
-            state=state,
-        )
-        answers = [callback(progress) for callback in callbacks]  # all of them, then decide
+        """Whether a callback or a signal ends the run."""
+        nonlocal status, message
+        progress = Progress(step, seconds, history[-1], evaluated, criterion, steps, budget, now())
+        try:
+            answers = [callback(progress) for callback in callbacks]  # all of them, then decide
+        except KeyboardInterrupt:
+            if interrupts.received:
+                raise  # the second one
+            status, message, answers = "interrupted", f"stopped after {step} steps", [True]
         return _as_first_process(any(answers))
 
-    try:
-        done = report(evaluated=True)
+    status: Status = "finished"
+    message = ""
+    seconds_per_step = math.inf
+    with Interrupts() as interrupts:
+        started = time.perf_counter()
+        state, outcome = jax.block_until_ready(take(0, state))  # compiles only
+        step, next_evaluation = int(state.step), evaluation_after(int(state.step))
+        is_new = not history
+        if is_new:
+            evaluate(None)
+        compile_seconds += time.perf_counter() - started
+        memory.release()
+
+        done = report(evaluated=is_new) or is_over(step, seconds, steps, budget)
         while not done:
             limits = [next_evaluation - step, SECONDS_PER_CALL / seconds_per_step]
             limits += [] if steps is None else [steps - step]
@@ -144,85 +196,35 @@ def train(
             state, outcome = jax.block_until_ready(take(count, state))
             elapsed = _as_first_process(time.perf_counter() - started)
             step, seconds = step + int(outcome.taken), seconds + elapsed
-            if not outcome.is_sound:
-                status, message = "diverged", _divergence(float(outcome.info.loss), step)
-                break
-            seconds_per_step = elapsed / count
+            seconds_per_step = elapsed / max(1, int(outcome.taken))
 
-            out_of_steps = steps is not None and step >= steps
-            out_of_time = budget is not None and seconds >= budget
-            done = out_of_steps or out_of_time
+            if bool(outcome.is_stuck):
+                status, message = "diverged", _divergence(objective, state, outcome)
+            elif _as_first_process(interrupts.received):
+                status, message = "interrupted", f"stopped by a signal after {step} steps"
+            done = status != "finished" or is_over(step, seconds, steps, budget)
             evaluated = done or step >= next_evaluation
             if evaluated:
-                next_evaluation = max(step + 1, math.ceil(step * EVALUATION_GROWTH))
-                metrics = _measure(objective, evaluation, state)
-                details = {name: float(value) for name, value in outcome.info.details.items()}
-                record = {"step": step, "seconds": seconds, **metrics, **details}
-                history.append(record)
-                if not math.isfinite(metrics["loss"]):
-                    status, message = "diverged", _divergence(metrics["loss"], step)
-                    break
-                if metrics[criterion] < best:
-                    best_theta, best = _copy(state.theta), metrics[criterion]
+                next_evaluation = evaluation_after(step)
+                evaluate(outcome)
             done = report(evaluated) or done
-    except KeyboardInterrupt:
-        status, message = "interrupted", f"stopped by the user after {step} steps"
-    state, best_theta = on_this_process((state, best_theta))
-    return TrainResult(state, best_theta, history, seconds, compile_seconds, status, message)
+    snapshot = on_this_process(now())
+    return TrainResult(snapshot, history, status, message)
 
 
-def start(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> TrainState:
-    """The state before the first step, in arrays of its own."""
-    return _copy(TrainState(theta, optimizer.init(theta), key, jnp.array(0)))
+def begin(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> Snapshot:
+    """A run before its first step."""
+    nothing = np.asarray(0.0)
+    best = np.asarray(math.inf)
+    return Snapshot(start(optimizer, theta, key), copied(theta), best, nothing, nothing)
 
 
-class Work(NamedTuple):
-    """What many steps have in common, and how many they are."""
-
-    optimizer: Optimizer
-    objective: LeastSquares
-    steps: Int[Array, ""]
-
-
-class Outcome(NamedTuple):
-    """How some steps went."""
-
-    info: StepInfo  # of the last one
-    taken: Int[Array, ""]
-    is_sound: Bool[Array, ""]
-
-
-@eqx.filter_jit(donate="all-except-first")
-def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
-    """Take a number of steps, each on fresh points, in the memory of the state that is given.
-
-    Steps end early at a loss or at parameters that are not finite; that step is not taken.
-    """
-    optimizer, objective, steps = work
-
-    def take_step(state: TrainState) -> tuple[TrainState, StepInfo]:
-        batch, step_key = _batch(objective, state)
-        theta, optimizer_state, info = optimizer.step(
-            batch, state.theta, state.optimizer, key=step_key
-        )
-        theta, optimizer_state = replicate((theta, optimizer_state), objective.plan)
-        return TrainState(theta, optimizer_state, state.key, state.step + 1), info
-
-    def may_go_on(carry: tuple[TrainState, Outcome]) -> Array:
-        _, outcome = carry
-        return (outcome.taken < steps) & outcome.is_sound
-
-    def body(carry: tuple[TrainState, Outcome]) -> tuple[TrainState, Outcome]:
-        state, outcome = carry
-        new, info = take_step(state)
-        is_sound = jnp.isfinite(info.loss) & _all_finite(new.theta)
-        new = jax.tree.map(lambda new, old: jnp.where(is_sound, new, old), new, state)
-        return new, Outcome(info, outcome.taken + is_sound, is_sound)
-
-    _, shape = jax.eval_shape(take_step, state)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-    unstarted = Outcome(nothing, jnp.array(0), jnp.array(True))
-    return jax.lax.while_loop(may_go_on, body, (state, unstarted))
+def evaluation_after(step: int) -> int:
+    """The first evaluation after a step: at steps that do not depend on where a run was stopped."""
+    next_step = 1
+    while next_step <= step:
+        next_step = max(next_step + 1, math.ceil(next_step * EVALUATION_GROWTH))
+    return next_step
 
 
 def check_limits(steps: int | None, budget: float | None, stop_at: float | None = None) -> None:
@@ -237,12 +239,9 @@ def check_limits(steps: int | None, budget: float | None, stop_at: float | None 
         raise InputError(f"stop_at must be a positive error, got {stop_at}")
 
 
-def use_compilation_cache() -> None:
-    """Keep compiled programs on disk, unless the user has said where or that they should not be."""
-    chosen = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    if chosen is None and "NATPINN_NO_CACHE" not in os.environ:
-        root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-        jax.config.update("jax_compilation_cache_dir", str(root / "natpinn"))
+def is_over(step: int, seconds: float, steps: int | None, budget: float | None) -> bool:
+    """Whether a limit is reached."""
+    return (steps is not None and step >= steps) or (budget is not None and seconds >= budget)
 
 
 @eqx.filter_jit
@@ -250,7 +249,7 @@ def _metrics(
     objective: LeastSquares, evaluation: Evaluation, state: TrainState
 ) -> dict[str, Float[Array, ""]]:
     """The loss on the batch that the coming step will see, and so has not fitted yet."""
-    batch, _ = _batch(objective, state)
+    batch, _ = batch_of(objective, state)
     losses = batch.losses(state.theta)
     parts = {f"loss_{name}": loss for name, loss in losses.items()}
     return {"loss": sum(losses.values(), jnp.zeros(())), **parts, **evaluation(state.theta)}
@@ -265,30 +264,54 @@ def _measure(
     return {name: metrics.pop(name) for name in first} | metrics
 
 
-def _batch(objective: LeastSquares, state: TrainState) -> tuple[LeastSquares, PRNGKeyArray]:
-    """The batch of a step, and a key for the optimizer: functions of the step alone."""
-    sample_key, step_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-    return objective.resample(sample_key), step_key
+def _event_counts(state: TrainState) -> dict[str, float]:
+    return {
+        "rejected_steps": int(state.events.rejected),
+        "recovered_steps": int(state.events.recovered),
+    }
 
 
-def _divergence(loss: float, step: int) -> str:
-    return (
-        f"the loss became {loss} at step {step}: the best parameters are kept; try a larger "
-        f"damping or a smaller learning rate"
-    )
+def _divergence(objective: LeastSquares, state: TrainState, outcome: Outcome) -> str:
+    """What is wrong where a run is stuck, and what to try."""
+    what = f"{MOST_REJECTED} steps in a row were rejected, up to step {int(state.step)}: "
+    if math.isfinite(float(outcome.info.loss)):
+        what += "the loss is finite, but no step along its direction is"
+        return f"{what}; try a larger damping or a smaller learning rate"
+    rejected = state._replace(step=state.step - 1)
+    for name, (count, n, point) in _unsound_points(objective, rejected).items():
+        if count:
+            what += f"the residual of {name!r} is not finite at {count} of {n} points of a batch"
+            if count < n:
+                return f"{what}, as at {point}: mend it there, or take fewer points per step"
+            return f"{what}; try a larger damping or a smaller learning rate"
+    return f"{what}the loss is {float(outcome.info.loss)}; try a smaller learning rate"
 
 
-def _copy(tree: Any) -> Any:
-    """The same values in arrays of their own, since steps reuse the memory of a state.
+def _unsound_points(
+    objective: LeastSquares, state: TrainState
+) -> dict[str, tuple[int, int, list[float]]]:
+    """Where the residual of each condition is not finite: how often, of how many, the first."""
+    plan = objective.plan
 
-    Types become strong: arrays made from Python numbers have weak ones, steps return strong ones,
-    and one program for both needs one type.
-    """
-    return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype, copy=True), tree)
+    @eqx.filter_jit
+    def compute(objective: LeastSquares, state: TrainState) -> tuple[Any, Any]:
+        batch, _ = batch_of(objective, state)
+        return replicate((batch.points, batch.residuals(state.theta)), plan)
+
+    points, residuals = on_this_process(compute(objective, state))
+    found = {}
+    for name, rows in residuals.items():
+        where = np.asarray(jax.tree.leaves(points[name])[0])
+        by_point = np.asarray(rows).reshape(plan.padded(len(where)), -1)[: len(where)]
+        is_bad = ~np.isfinite(by_point).all(axis=1)
+        first = where[int(np.argmax(is_bad))]
+        found[name] = (int(is_bad.sum()), len(where), first.round(4).tolist())
+    return found
 
 
-def _all_finite(theta: Theta) -> Bool[Array, ""]:
-    return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(theta)]))
+def _own(snapshot: Snapshot) -> Snapshot:
+    """The same in arrays that steps may reuse."""
+    return snapshot._replace(state=copied(snapshot.state), best_theta=copied(snapshot.best_theta))
 
 
 def _as_first_process(value: Number) -> Number:

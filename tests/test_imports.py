@@ -10,7 +10,7 @@ PACKAGE = Path(natpinn.__file__).parent
 # Every module may import from the layers above its own, and from its own.
 LAYERS = [
     {"errors"},
-    {"precision", "settings", "cluster", "memory"},
+    {"precision", "settings", "cluster", "memory", "signals"},
     {"sampling", "operators", "schedule", "models", "layers"},
     {"domains", "plan"},
     {"kernel"},
@@ -20,11 +20,12 @@ LAYERS = [
     {"problems"},
     {"optimizers"},
     {"checkpoint", "records", "sizes"},
-    {"planner"},
+    {"planner", "steps"},
     {"train"},
     {"resources"},
     {"display", "report", "config", "bench"},
     {"solution"},
+    {"run"},
     {"cli"},
     {"__main__"},
 ]

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..models import Theta
 from ..objective import LeastSquares
@@ -15,10 +15,11 @@ State = TypeVar("State")
 
 
 class StepInfo(NamedTuple):
-    """What a step has to say about itself: the loss before it, and numbers for the records."""
+    """What a step has to say about itself."""
 
-    loss: Float[Array, ""]
-    details: dict[str, Float[Array, ""]]
+    loss: Float[Array, ""]  # before it
+    details: dict[str, Float[Array, ""]]  # numbers for the records
+    is_recovered: Bool[Array, ""] | bool = False  # its system could not be solved as it was
 
 
 class Optimizer(eqx.Module, Generic[State]):

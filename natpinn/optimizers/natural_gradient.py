@@ -72,10 +72,6 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         correction, info = system.solve(shifted_residual, damping)
         phi = jax.tree.map(jnp.add, carried, correction)
 
-        # A failed factorization gives no direction: no step is taken, and the momentum is kept.
-        is_sound = jnp.isfinite(norm(phi))
-        phi = jax.tree.map(lambda new, old: jnp.where(is_sound, new, old), phi, state.phi)
-
         # The state stays uncorrected: a corrected one would be corrected again at every step.
         bias = jnp.sqrt(1 - momentum ** (2.0 * (state.step + 1)))
         direction = jax.tree.map(lambda leaf: leaf / bias, phi)
@@ -83,17 +79,16 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         if self.norm_cap is not None:
             longest = jnp.sqrt(schedule.at(self.norm_cap, state.step))
             size = jnp.minimum(size, longest / norm(phi))
-        size = jnp.where(is_sound, size, 0.0)
 
         details = {
             "step_size": size,
             "damping": info.damping,
             "momentum": momentum,
             "update_norm": size * norm(direction),
-            "rejected": 1.0 - is_sound,
         }
         new_state = NaturalGradientState(phi, state.step + 1, solver_state)
-        return descend(theta, direction, size), new_state, StepInfo(loss, details)
+        told = StepInfo(loss, details, info.is_recovered)
+        return descend(theta, direction, size), new_state, told
 
 
 def engd(

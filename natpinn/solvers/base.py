@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import Generic, NamedTuple, TypeVar
 
 import equinox as eqx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..models import Theta
 from ..objective import Linearization
@@ -16,6 +16,7 @@ class SolveInfo(NamedTuple):
     """What a solve has to say about itself."""
 
     damping: Float[Array, ""]  # the damping that was used
+    is_recovered: Bool[Array, ""]  # whether it is not the one that was asked for
 
 
 class Factorization(eqx.Module):

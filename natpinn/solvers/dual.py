@@ -1,14 +1,12 @@
 """ENGD-W: the solve in sample space."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..models import Theta
 from ..objective import Linearization
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
-
-MATRICES = 3  # the kernel, the damped kernel, its Cholesky factor
+from .damped import MATRICES, solve_damped
 
 
 class Dual(DampedSolver[None]):
@@ -31,10 +29,8 @@ class DualFactorization(Factorization):
     kernel: Float[Array, "n n"]
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
-        damped = self.kernel + damping * jnp.eye(len(self.kernel))
-        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
-        y = jax.scipy.linalg.cho_solve((factor, True), b)
-        return self.linearization.vjp(y), SolveInfo(damping)
+        y, info = solve_damped(self.kernel, b, damping)
+        return self.linearization.vjp(y), info
 
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         return smooth_count(jnp.linalg.eigvalsh(self.kernel), damping)

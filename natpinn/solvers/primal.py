@@ -10,8 +10,7 @@ from ..errors import InputError
 from ..models import Theta
 from ..objective import Linearization
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
-
-MATRICES = 3  # the Gramian, the damped Gramian, its Cholesky factor
+from .damped import MATRICES, solve_damped
 
 
 class Primal(DampedSolver[Float[Array, "p p"] | None]):
@@ -58,9 +57,8 @@ class PrimalFactorization(Factorization):
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
         gradient, unravel = ravel_pytree(self.linearization.vjp(b))
-        damped = self.gramian + damping * jnp.eye(len(self.gramian))
-        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
-        return unravel(jax.scipy.linalg.cho_solve((factor, True), gradient)), SolveInfo(damping)
+        x, info = solve_damped(self.gramian, gradient, damping)
+        return unravel(x), info
 
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         return smooth_count(jnp.linalg.eigvalsh(self.gramian), damping)

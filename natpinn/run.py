@@ -1,0 +1,397 @@
+"""One run, from a problem to a solution: what `natpinn solve` and `natpinn resume` do."""
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array
+
+from . import checkpoint, cluster, records
+from .checkpoint import Checkpoints, named_arrays
+from .config import OPTIMIZERS, Config, check_format, resolve
+from .display import Display
+from .errors import InputError
+from .memory import show_bytes
+from .models import Theta, as_model, parameter_count
+from .objective import LeastSquares
+from .optimizers import Optimizer
+from .plan import Plan, make_mesh
+from .problem import Problem
+from .records import RunFolder
+from .resources import Planned, keep_plan, pack_plan, plan_step, strategy, unpack_plan
+from .settings import flatten
+from .signals import Interrupts
+from .solution import Solution, rebuild_problem, section
+from .train import Callback, Progress, Snapshot, TrainResult, begin, is_over, train
+
+LESS_MEMORY = 0.7  # of what was not enough
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    problem: Problem
+    model: Any
+    optimizer: Optimizer
+    config: Config
+    described: dict[str, Any]  # the configuration as it is recorded
+    objective: LeastSquares
+    theta: Theta
+
+    @classmethod
+    def make(
+        cls,
+        problem: Problem,
+        model: Any,
+        optimizer: Optimizer,
+        config: Config,
+        described: dict[str, Any],
+    ) -> "Parts":
+        objective, theta = problem.objective(model, problem.sample(_keys(config.seed)[1]))
+        return cls(problem, model, optimizer, config, described, objective, theta)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What there is of a run that goes on."""
+
+    snapshot: Snapshot | None  # None: it was killed before its first checkpoint
+    history: list[dict[str, float]]
+    plan: Plan | None
+
+
+def solve(
+    problem: Problem | str,
+    model: Any = None,
+    optimizer: Optimizer | str | None = None,
+    *,
+    steps: int | None = None,
+    budget: float | None = None,
+    seed: int = 0,
+    stop_at: float | None = None,
+    points: Mapping[str, int] | None = None,
+    devices: int | str | None = None,
+    memory_limit: str | int | None = None,
+    out: Path | str | None = None,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+) -> Solution:
+    """Solve a problem: train a network until `steps`, `budget` seconds or the error `stop_at`.
+
+    The problem may be a name of the catalogue. Without a model it gets an MLP, without an optimizer
+    the default one; an optimizer's name takes the best settings known for the problem. With neither
+    steps nor budget, training takes 60 seconds. It uses one device unless told a number or "all",
+    and at most the memory that is free there, or less if told "8GB".
+    """
+    if not isinstance(problem, Problem | str):
+        raise InputError(f"a problem is a Problem or the name of one, got {problem!r}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer | str):
+        raise InputError(
+            f"an optimizer is one of natpinn's, as in spring(damping=1e-6), or its name, got "
+            f"{optimizer!r}; an optax method is FirstOrder(optax.lion, {{'learning_rate': 1e-3}})"
+        )
+    name = problem if isinstance(problem, str) else problem.name
+    given = {
+        "problem.name": name,
+        "optimizer.name": optimizer if isinstance(optimizer, str) else None,
+        "train.steps": steps,
+        "train.budget": budget,
+        "train.stop_at": stop_at,
+        "seed": seed,
+        "compute.devices": devices,
+        "compute.memory_limit": None if memory_limit is None else str(memory_limit),
+        **{f"points.{key}": n for key, n in (points or {}).items()},
+    }
+    config = resolve(
+        {key: value for key, value in given.items() if value is not None},
+        None if isinstance(problem, str) else problem,
+    )
+    is_named = isinstance(problem, str)
+    problem = config.build_problem() if is_named else config.apply_sizes(problem)
+    described = config.as_dict()
+    if isinstance(optimizer, Optimizer):
+        described["optimizer"] = _describe(optimizer)
+    else:
+        optimizer = config.build_optimizer()
+    if model is None:
+        model = config.build_model(problem, model_key(config.seed))
+    else:
+        model = as_model(model)
+        described["model"] = {"name": type(model).__name__}
+    parts = Parts.make(problem, model, optimizer, config, described)
+    return run(parts, out, progress, callbacks)
+
+
+def resume(
+    path: Path | str,
+    problem: Problem | None = None,
+    model: Any = None,
+    optimizer: Optimizer | None = None,
+    *,
+    steps: int | None = None,
+    budget: float | None = None,
+    stop_at: float | None = None,
+    devices: int | str | None = None,
+    memory_limit: str | int | None = None,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+) -> Solution:
+    """Go on with a run from its last checkpoint, as if it had never stopped.
+
+    Limits are those of the whole run, what is done included; without any the run's own hold. Code
+    of your own (a problem, a model, an optimizer that was built in Python) is not in the folder and
+    has to be passed again. Devices and memory limit are as before unless others are given.
+    """
+    folder = Path(path)
+    described = records.read_config(folder)
+    check_format(described, to_resume=True)
+    if (folder / records.SUMMARY).exists():
+        summary = records.read_summary(folder)
+        if summary.get("status") == "diverged":
+            raise InputError(f"the run in {folder} diverged: {summary.get('message')}")
+    if problem is None:
+        problem = rebuild_problem(described)
+    settings = _known_settings(folder, described, problem, model, optimizer)
+    given = {
+        "train.stop_at": stop_at,
+        "compute.devices": devices,
+        "compute.memory_limit": None if memory_limit is None else str(memory_limit),
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    if steps is not None or budget is not None:
+        limits = {"train.steps": steps, "train.budget": budget}
+        given |= {key: "none" if value is None else value for key, value in limits.items()}
+    config = resolve(settings | given, problem)
+    assert problem is not None
+    described = {**config.as_dict(), **{k: described[k] for k in ("model", "optimizer")}}
+    problem = config.apply_sizes(problem)
+    model = config.build_model(problem, model_key(config.seed)) if model is None else model
+    optimizer = config.build_optimizer() if optimizer is None else optimizer
+    parts = Parts.make(problem, as_model(model), optimizer, config, described)
+    keeps_plan = devices is None and memory_limit is None
+    earlier = _earlier(parts, folder, keeps_plan)
+    return run(parts, folder, progress, callbacks, earlier)
+
+
+def run(
+    parts: Parts,
+    out: Path | str | None,
+    progress: bool,
+    callbacks: Sequence[Callback] = (),
+    earlier: Earlier | None = None,
+) -> Solution:
+    """Train as configured, record it in a folder where one is given, and sum it up."""
+    config, is_first = parts.config, cluster.is_first()
+    path = None if out is None else Path(out)
+    if path is not None and is_first and earlier is None:
+        records.check_free(path)
+    planned = _plan(parts, earlier)
+    objective = parts.objective.planned(planned.plan)
+    _, train_key, evaluation_key = _keys(config.seed)
+    evaluation = parts.problem.evaluation(parts.model, evaluation_key).planned(planned.plan)
+
+    history = None if earlier is None else earlier.history
+    folder = RunFolder(path, parts.described, history) if path is not None and is_first else None
+    display = Display() if progress and is_first else None
+    own = [
+        *([display] if display else []),
+        *([_recorder(folder), _saver(folder, planned.plan, config)] if folder else []),
+        *([_stopper(config.train.stop_at)] if config.train.stop_at else []),
+    ]
+    try:
+        with display or contextlib.nullcontext():
+            result = train(
+                objective,
+                parts.theta,
+                parts.optimizer,
+                evaluation,
+                key=train_key,
+                steps=config.train.steps,
+                budget=config.train.budget,
+                callbacks=[*own, *callbacks],
+                resume=None if earlier is None else earlier.snapshot,
+                history=history or (),
+            )
+        with Interrupts():  # what was reached is written even if a signal comes now
+            return _sum_up(parts, planned, result, folder)
+    except jax.errors.JaxRuntimeError as error:
+        raise _out_of_memory(error, planned) from error
+    finally:
+        if folder is not None:
+            folder.close()
+
+
+def plan(parts: Parts, always_compile: bool = False) -> Planned:
+    """How a run is computed under the configured limits."""
+    limit, devices = parts.config.memory_limit, parts.config.compute.devices
+    return plan_step(parts.objective, parts.theta, parts.optimizer, limit, devices, always_compile)
+
+
+def model_key(seed: int) -> Array:
+    return _keys(seed)[0]
+
+
+def _keys(seed: int) -> Array:
+    """The keys of a run: for the model, for training, for the evaluation."""
+    return jax.random.split(jax.random.key(seed), 3)
+
+
+def _plan(parts: Parts, earlier: Earlier | None) -> Planned:
+    """The plan that a run had before, since another one would round differently; or a new one."""
+    if earlier is None or earlier.plan is None:
+        return plan(parts)
+    return keep_plan(parts.objective, parts.theta, parts.optimizer, earlier.plan)
+
+
+def _earlier(parts: Parts, folder: Path, keeps_plan: bool) -> Earlier:
+    """What a run has left in its folder: perhaps nothing, if it was killed early."""
+    nothing = begin(parts.optimizer, parts.theta, model_key(0))
+    like = {"snapshot": nothing, "plan": pack_plan(Plan())}
+    stored = checkpoint.latest(folder / records.CHECKPOINT, like)
+    if stored is None:
+        return Earlier(None, [], None)
+    snapshot = stored["snapshot"]
+    step, seconds = int(snapshot.state.step), float(snapshot.seconds)
+    limits = parts.config.train
+    if is_over(step, seconds, limits.steps, limits.budget):
+        raise InputError(
+            f"the run in {folder} has taken {step:,} steps in {seconds:.1f} s, which is all that "
+            f"its limits allow: give a larger --budget or --steps, of the whole run"
+        )
+    history = [r for r in records.read_history(folder) if r["step"] <= step]
+    mesh = make_mesh(parts.config.compute.devices)
+    return Earlier(snapshot, history, unpack_plan(stored["plan"], mesh) if keeps_plan else None)
+
+
+def _known_settings(
+    folder: Path, described: Mapping[str, Any], problem: Any, model: Any, optimizer: Any
+) -> dict[str, Any]:
+    """The settings of a run, less those that stand for objects that were passed."""
+    kept = flatten(described)
+    for kind, given in (("model", model), ("optimizer", optimizer)):
+        name = section(described, kind).get("name")
+        is_known = name == "mlp" if kind == "model" else name in OPTIMIZERS
+        if given is None and not is_known:
+            raise InputError(
+                f"the {kind} of the run in {folder} ({name}) is code of your own, which a run "
+                f"folder does not run: pass it again{_how(kind, name)}"
+            )
+        if given is not None:
+            kept = {key: v for key, v in kept.items() if not key.startswith(f"{kind}.")}
+    if problem is None:
+        name = section(described, "problem").get("name")
+        raise InputError(
+            f"the problem of the run in {folder} ({name}) is code of your own, which a run folder "
+            f"does not run: pass it again{_how('problem', name)}"
+        )
+    return kept
+
+
+def _how(kind: str, name: Any) -> str:
+    flag = f", with --{kind} {name}" if ":" in str(name) else ""
+    return f" as {kind}={flag}"
+
+
+def _recorder(folder: RunFolder) -> Callback:
+    def record(progress: Progress) -> None:
+        if progress.evaluated:
+            folder.append(progress.metrics)
+
+    return record
+
+
+def _saver(folder: RunFolder, plan: Plan, config: Config) -> Callback:
+    """Writes checkpoints, in the background and from time to time."""
+    checkpoints = Checkpoints(folder.path / records.CHECKPOINT)
+    every = config.checkpoint.every_seconds
+    last = time.monotonic()
+
+    def save(progress: Progress) -> None:
+        nonlocal last
+        if every is None or time.monotonic() - last < every:
+            return
+        last = time.monotonic()
+        tree = _checkpoint(progress.snapshot, plan)
+        folder.attempt(lambda: checkpoints.save(progress.step, tree))
+
+    return save
+
+
+def _checkpoint(snapshot: Snapshot, plan: Plan) -> dict[str, Any]:
+    return {"snapshot": snapshot, "plan": pack_plan(plan)}
+
+
+def _stopper(stop_at: float) -> Callback:
+    return lambda progress: progress.evaluated and progress.metrics[progress.criterion] <= stop_at
+
+
+def _sum_up(
+    parts: Parts, planned: Planned, result: TrainResult, folder: RunFolder | None
+) -> Solution:
+    summary = {
+        "problem": parts.problem.name,
+        "optimizer": parts.described["optimizer"]["name"],
+        "parameters": parameter_count(parts.model),
+        "points": dict(parts.config.points),
+        "devices": planned.plan.devices,
+        "strategy": strategy(planned),
+        **_outcome(result),
+        **records.machine(),
+    }
+    model = eqx.combine(result.best_theta, parts.objective.frozen)
+    last = _checkpoint(result.snapshot, planned.plan)
+    solution = Solution(model, parts.problem, result.history, summary, parts.described, last)
+    if folder is not None:
+        solution.folder = folder.finish(solution.write_results)
+    return solution
+
+
+def _outcome(result: TrainResult) -> dict[str, Any]:
+    """The part of a summary that says how training went."""
+    last, steps = result.history[-1], int(result.state.step)
+    outcome: dict[str, Any] = {
+        "steps": steps,
+        "seconds": result.seconds,
+        "compile_seconds": result.compile_seconds,
+        "steps_per_second": steps / result.seconds if result.seconds else 0.0,
+        "rejected_steps": int(result.state.events.rejected),
+        "recovered_steps": int(result.state.events.recovered),
+        "status": result.status,
+        "message": result.message,
+    }
+    names = {"l2_error": "l2", "relative_l2_error": "relative_l2", "validation_loss": "loss"}
+    for key, name in names.items():
+        values = [record[key] for record in result.history if record.get(key) is not None]
+        outcome[f"best_{name}"] = min((v for v in values if v == v), default=None)
+        outcome[f"final_{name}"] = last.get(key)
+    return outcome
+
+
+def _out_of_memory(error: Exception, planned: Planned) -> Exception:
+    """The plan that did not fit, and a limit under which another one is made."""
+    if "RESOURCE_EXHAUSTED" not in str(error):
+        return error
+    less = int(LESS_MEMORY * min(planned.available, planned.compiled or planned.predicted))
+    return InputError(
+        f"out of memory: a step takes {show_bytes(planned.compiled or planned.predicted)} as "
+        f"planned ({strategy(planned)}), and {show_bytes(planned.available)} were free; try "
+        f"--memory-limit {show_bytes(less).replace(' ', '')}"
+    )
+
+
+def _describe(optimizer: Optimizer) -> dict[str, Any]:
+    """The parts and numbers of an optimizer that was built in Python."""
+    fields = vars(optimizer).items()
+    parts = {name: type(part).__name__ for name, part in fields if isinstance(part, eqx.Module)}
+    numbers = named_arrays(eqx.filter(optimizer, eqx.is_inexact_array))
+    return {
+        "name": type(optimizer).__name__,
+        **parts,
+        **{name: value.tolist() for name, value in numbers.items()},
+    }

@@ -1,0 +1,132 @@
+"""The compiled part of training: many steps in one call, sound ones only."""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
+
+from .models import Theta
+from .objective import LeastSquares
+from .optimizers import Optimizer, StepInfo
+from .plan import replicate
+
+MOST_REJECTED = 10  # steps in a row; after that another batch is not going to help
+
+
+class Events(NamedTuple):
+    """What went wrong so far, and was dealt with."""
+
+    rejected: Int[Array, ""]  # steps not taken: a loss or parameters that are not finite
+    rejected_in_a_row: Int[Array, ""]
+    recovered: Int[Array, ""]  # steps taken only after their system was damped more
+
+
+class TrainState(NamedTuple):
+    """All that changes during training."""
+
+    theta: Theta
+    optimizer: Any
+    key: PRNGKeyArray
+    step: Int[Array, ""]
+    events: Events
+
+
+class Work(NamedTuple):
+    """What many steps have in common, and how many they are."""
+
+    optimizer: Optimizer
+    objective: LeastSquares
+    steps: Int[Array, ""]
+
+
+class Outcome(NamedTuple):
+    """How some steps went."""
+
+    info: StepInfo  # of the last one
+    taken: Int[Array, ""]
+    is_stuck: Bool[Array, ""]  # too many steps in a row were rejected
+
+
+def start(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> TrainState:
+    """The state before the first step, in arrays of its own."""
+    zero = jnp.array(0)
+    return copied(TrainState(theta, optimizer.init(theta), key, zero, Events(zero, zero, zero)))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
+    """Take a number of steps, each on fresh points, in the memory of the state that is given.
+
+    A step whose loss or result is not finite is rejected: parameters and optimizer stay as they
+    are, and the next step sees other points.
+    """
+    optimizer, objective, steps = work
+
+    def take_step(state: TrainState) -> tuple[TrainState, StepInfo]:
+        batch, step_key = batch_of(objective, state)
+        theta, optimizer_state, info = optimizer.step(
+            batch, state.theta, state.optimizer, key=step_key
+        )
+        theta, optimizer_state = replicate((theta, optimizer_state), objective.plan)
+        is_sound = jnp.isfinite(info.loss) & all_finite((theta, optimizer_state))
+        theta, optimizer_state = jax.tree.map(
+            lambda new, old: jnp.where(is_sound, new, old),
+            (theta, optimizer_state),
+            (state.theta, state.optimizer),
+        )
+        rejected, in_a_row, recovered = state.events
+        events = Events(
+            rejected + ~is_sound,
+            jnp.where(is_sound, 0, in_a_row + 1),
+            recovered + (is_sound & info.is_recovered),
+        )
+        return TrainState(theta, optimizer_state, state.key, state.step + 1, events), info
+
+    def is_stuck(state: TrainState) -> Bool[Array, ""]:
+        return state.events.rejected_in_a_row >= MOST_REJECTED
+
+    def may_go_on(carry: tuple[TrainState, Outcome]) -> Bool[Array, ""]:
+        _, outcome = carry
+        return (outcome.taken < steps) & ~outcome.is_stuck
+
+    def body(carry: tuple[TrainState, Outcome]) -> tuple[TrainState, Outcome]:
+        state, outcome = carry
+        state, info = take_step(state)
+        return state, Outcome(info, outcome.taken + 1, is_stuck(state))
+
+    _, shape = jax.eval_shape(take_step, state)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+    unstarted = Outcome(nothing, jnp.array(0), is_stuck(state))
+    return jax.lax.while_loop(may_go_on, body, (state, unstarted))
+
+
+def batch_of(objective: LeastSquares, state: TrainState) -> tuple[LeastSquares, PRNGKeyArray]:
+    """The batch of a step, and a key for the optimizer: functions of the step alone."""
+    sample_key, step_key = jax.random.split(jax.random.fold_in(state.key, state.step))
+    return objective.resample(sample_key), step_key
+
+
+def copied(tree: Any) -> Any:
+    """The same values in arrays of their own, since steps reuse the memory of a state.
+
+    Types become strong: arrays made from Python numbers have weak ones, steps return strong ones,
+    and one program for both needs one type.
+    """
+    return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype, copy=True), tree)
+
+
+def all_finite(tree: Any) -> Bool[Array, ""]:
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
+    return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in leaves]))
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs on disk, unless the user has said where or that they should not be."""
+    chosen = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if chosen is None and "NATPINN_NO_CACHE" not in os.environ:
+        root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(root / "natpinn"))
