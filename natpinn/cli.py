@@ -355,7 +355,9 @@ def main() -> None:
     """The entry point: errors are one line on stderr, with exit code 2."""
     warnings.showwarning = _show_warning
     try:
-        app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        if isinstance(code, int) and code:  # of typer.Exit
+            sys.exit(code)
     except InputError as error:
         _fail(str(error))
     except typer.Exit as stop:

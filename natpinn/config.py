@@ -37,7 +37,7 @@ from .train import check_limits
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
 FORMAT = 2
-FIRST_RESUMABLE = 2  # format 1 kept no best parameters and no counts in its checkpoints
+OLDEST_FORMAT = 2  # that can still be read; format 1 was never released
 DEFAULT_OPTIMIZER = "engd_w"
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0
@@ -158,6 +158,9 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
 
     A problem that is given is used in place of the one that its name would find.
     """
+    settings = dict(settings)
+    if settings.get("problem.dimension") == "none":  # as a run of a user's own problem records it
+        del settings["problem.dimension"]
     if "problem.name" not in settings:
         raise InputError("say which problem to solve: problem.name is missing")
     name = str(settings["problem.name"])
@@ -336,20 +339,17 @@ def _structure(settings: dict[str, Any]) -> Config:
     return config
 
 
-def check_format(settings: Mapping[str, Any], to_resume: bool = False) -> None:
-    """This version knows what the configuration of a run means."""
+def check_format(settings: Mapping[str, Any]) -> None:
+    """This version knows what a configuration means."""
     found = settings.get("format", FORMAT)
-    if not isinstance(found, int) or isinstance(found, bool) or not found >= 1:
-        raise InputError(f"format must be a number from 1 to {FORMAT}, got {found!r}")
-    if found > FORMAT:
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise InputError(f"format must be a whole number, got {found!r}")
+    if not OLDEST_FORMAT <= found <= FORMAT:
+        remedy = "install a newer one" if found > FORMAT else "start the run again"
         raise InputError(
-            f"this was written by a newer natpinn, in format {found}, and this one reads formats "
-            f"up to {FORMAT}: install the newer one"
-        )
-    if to_resume and found < FIRST_RESUMABLE:
-        raise InputError(
-            f"this run was written in format {found}, which can be loaded but not resumed: start "
-            f"it again with `natpinn solve --config`"
+            f"this is written in format {found}, and this natpinn reads format "
+            f"{OLDEST_FORMAT if OLDEST_FORMAT == FORMAT else f'{OLDEST_FORMAT} to {FORMAT}'}: "
+            f"{remedy}"
         )
 
 

@@ -79,6 +79,7 @@ def solve(
     devices: int | str | None = None,
     memory_limit: str | int | None = None,
     out: Path | str | None = None,
+    checkpoint_seconds: float | None = None,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Solution:
@@ -87,7 +88,8 @@ def solve(
     The problem may be a name of the catalogue. Without a model it gets an MLP, without an optimizer
     the default one; an optimizer's name takes the best settings known for the problem. With neither
     steps nor budget, training takes 60 seconds. It uses one device unless told a number or "all",
-    and at most the memory that is free there, or less if told "8GB".
+    and at most the memory that is free there, or less if told "8GB". The folder `out` records the
+    run, with a checkpoint every 60 seconds or as told, from which `natpinn.resume` goes on.
     """
     if not isinstance(problem, Problem | str):
         raise InputError(f"a problem is a Problem or the name of one, got {problem!r}")
@@ -106,6 +108,7 @@ def solve(
         "seed": seed,
         "compute.devices": devices,
         "compute.memory_limit": None if memory_limit is None else str(memory_limit),
+        "checkpoint.every_seconds": checkpoint_seconds,
         **{f"points.{key}": n for key, n in (points or {}).items()},
     }
     config = resolve(
@@ -150,7 +153,7 @@ def resume(
     """
     folder = Path(path)
     described = records.read_config(folder)
-    check_format(described, to_resume=True)
+    check_format(described)
     if (folder / records.SUMMARY).exists():
         summary = records.read_summary(folder)
         if summary.get("status") == "diverged":

@@ -21,7 +21,6 @@ from .optimizers import Optimizer
 from .plan import on_this_process, place, replicate
 from .signals import Interrupts
 from .steps import (
-    MOST_REJECTED,
     Outcome,
     TrainState,
     Work,
@@ -198,15 +197,18 @@ def train(
             step, seconds = step + int(outcome.taken), seconds + elapsed
             seconds_per_step = elapsed / max(1, int(outcome.taken))
 
-            if bool(outcome.is_stuck):
+            is_out = is_over(step, seconds, steps, budget)
+            if bool(outcome.is_stuck) or (is_out and int(state.events.rejected) == step):
                 status, message = "diverged", _divergence(objective, state, outcome)
             elif _as_first_process(interrupts.received):
                 status, message = "interrupted", f"stopped by a signal after {step} steps"
-            done = status != "finished" or is_over(step, seconds, steps, budget)
+            done = is_out or status != "finished"
             evaluated = done or step >= next_evaluation
             if evaluated:
                 next_evaluation = evaluation_after(step)
                 evaluate(outcome)
+            if is_out and math.isfinite(best) and not math.isfinite(history[-1][criterion]):
+                status, message = "diverged", _divergence(objective, state, outcome)
             done = report(evaluated) or done
     snapshot = on_this_process(now())
     return TrainResult(snapshot, history, status, message)
@@ -273,18 +275,19 @@ def _event_counts(state: TrainState) -> dict[str, float]:
 
 def _divergence(objective: LeastSquares, state: TrainState, outcome: Outcome) -> str:
     """What is wrong where a run is stuck, and what to try."""
-    what = f"{MOST_REJECTED} steps in a row were rejected, up to step {int(state.step)}: "
-    if math.isfinite(float(outcome.info.loss)):
-        what += "the loss is finite, but no step along its direction is"
-        return f"{what}; try a larger damping or a smaller learning rate"
-    rejected = state._replace(step=state.step - 1)
-    for name, (count, n, point) in _unsound_points(objective, rejected).items():
-        if count:
-            what += f"the residual of {name!r} is not finite at {count} of {n} points of a batch"
-            if count < n:
+    count, step = int(state.events.rejected_in_a_row), int(state.step)
+    what = f"{count} steps in a row were rejected, up to step {step}: " if count else ""
+    advice = "try a larger damping or a smaller learning rate"
+    if count and math.isfinite(float(outcome.info.loss)):
+        return f"{what}the loss is finite, but no step along its direction is; {advice}"
+    seen = state._replace(step=state.step - 1) if count else state
+    for name, (bad, n, point) in _unsound_points(objective, seen).items():
+        if bad:
+            what += f"the residual of {name!r} is not finite at {bad} of {n} points of a batch"
+            if bad < n:
                 return f"{what}, as at {point}: mend it there, or take fewer points per step"
-            return f"{what}; try a larger damping or a smaller learning rate"
-    return f"{what}the loss is {float(outcome.info.loss)}; try a smaller learning rate"
+            return f"{what}; {advice}"
+    return f"{what}the loss or the error is not finite; {advice}"
 
 
 def _unsound_points(

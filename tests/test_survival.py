@@ -1,0 +1,403 @@
+"""Runs that are killed, interrupted, damaged or out of disk lose nothing."""
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natpinn
+from natpinn import Box, Condition, InputError, NatpinnWarning, Problem, adam, laplacian, solve
+from natpinn.checkpoint import Checkpoints, DamagedError, latest, named_arrays, steps, write
+from natpinn.records import RunFolder, read_history
+from natpinn.signals import Interrupts
+
+KILLS = int(os.environ.get("NATPINN_KILLS", "3"))  # `make survive` wants more
+TINY = ["--set", "points.interior=20", "--set", "points.boundary=8", "--set", "model.widths=[6]"]
+TINY += ["--set", "evaluation.points=50", "--optimizer", "spring"]
+SQUARE = Box.unit(2)
+
+
+def tiny(solution=lambda x: x[0] * x[1]):
+    return Problem(
+        {
+            "interior": Condition(lambda u, x: laplacian(u)(x), SQUARE, points=10),
+            "boundary": Condition(lambda u, x: u(x) - x[0] * x[1], SQUARE.boundary, points=8),
+        },
+        solution=solution,
+        widths=(4,),
+    )
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "natpinn", *map(str, arguments)]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, **pipes)
+
+
+def wait_for_steps(process):
+    """Until training has begun."""
+    for line in process.stderr:
+        if line.startswith("step"):
+            return
+
+
+def stored_arrays(folder):
+    """The arrays of the last checkpoint, read without natpinn."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        found = checkpointer.restore((folder / "checkpoint" / str(last_step(folder))).absolute())
+    arrays = dict(np.load(io.BytesIO(np.asarray(found["npz"]).tobytes()), allow_pickle=False))
+    timing = ("snapshot.seconds", "snapshot.compile_seconds")
+    return {name: array for name, array in arrays.items() if name not in timing}
+
+
+def last_step(folder):
+    return steps(folder / "checkpoint")[-1]
+
+
+def untimed(folder):
+    records = read_history(folder)
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in records]
+
+
+def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    solve_it = ["solve", "poisson_2d", *TINY, "--steps", 60 * max(KILLS, 10)]
+    solve_it += ["--set", "checkpoint.every_seconds=0.01"]
+    process = start(*solve_it, "--out", whole)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+
+    draw, reached, in_writes = random.Random(0), [], 0
+    for kill in range(KILLS):
+        is_new = not (killed / "config.toml").exists()
+        process = start(*([*solve_it, "--out", killed] if is_new else ["resume", killed]))
+        if draw.random() < 0.9:
+            wait_for_steps(process)
+            time.sleep(draw.uniform(0, 0.15))
+        else:  # while it imports, compiles or opens its folder
+            time.sleep(draw.uniform(0, 3))
+        process.kill()
+        _, errors = process.communicate()
+        if process.returncode == 0:
+            pytest.fail(f"the run ended after {kill} kills: make it longer")
+        assert process.returncode == -signal.SIGKILL, errors
+        found = steps(killed / "checkpoint")
+        reached.append(found[-1] if found else 0)
+        in_writes += any((killed / "checkpoint").glob("*tmp*")) if found else 0
+    process = start(*(["resume", killed] if (killed / "config.toml").exists() else solve_it))
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    print(f"killed {KILLS} times, after the checkpoints of steps {reached}, of which {in_writes} "
+          f"times inside the write of a checkpoint")  # fmt: skip
+
+    assert untimed(killed) == untimed(whole)
+    one, other = stored_arrays(whole), stored_arrays(killed)
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(other[name], array, err_msg=name)
+    x = SQUARE.sample(jax.random.key(0), 20)
+    np.testing.assert_array_equal(natpinn.load(killed)(x), natpinn.load(whole)(x))
+
+
+def test_signals_stop_a_run_that_then_goes_on(tmp_path, capfd):
+    folder = tmp_path / "run"
+    process = start("solve", "poisson_2d", *TINY, "--budget", 60, "--out", folder)
+    wait_for_steps(process)
+    for use in (lambda: solve("poisson_2d", out=folder), lambda: natpinn.resume(folder)):
+        with pytest.raises(InputError, match="in use by another process"):
+            use()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    assert process.returncode == 130
+    assert out.startswith("interrupted:")
+    assert f"natpinn resume {folder}" in out
+    stopped = json.loads((folder / "summary.json").read_text())
+    assert stopped["status"] == "interrupted"
+    assert stopped["steps"] == last_step(folder)
+    with pytest.raises(InputError, match=r"interrupted run: go on with `natpinn resume"):
+        solve("poisson_2d", out=folder)
+
+    process = start("resume", folder)
+    wait_for_steps(process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 130
+    again = json.loads((folder / "summary.json").read_text())
+    assert again["steps"] > stopped["steps"]
+    assert again["seconds"] > stopped["seconds"]
+
+    more = again["steps"] + 5
+    assert natpinn.resume(folder, steps=more, progress=False).summary["status"] == "finished"
+    with pytest.raises(InputError, match="give a larger --budget or --steps"):
+        natpinn.resume(folder)
+
+
+def test_the_second_signal_stops_at_once():
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_during_training_is_an_interruption(tmp_path):
+    def interrupt(progress):
+        if progress.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    solution = quick(steps=1000, callbacks=[interrupt], out=tmp_path / "run")
+    assert solution.summary["status"] == "interrupted"
+    assert 3 <= solution.summary["steps"] < 1000
+    resumed = natpinn.resume(tmp_path / "run", tiny(), optimizer=adam(), steps=40, progress=False)
+    assert resumed.summary["steps"] == 40
+    straight = quick(steps=40)
+    at = {r["step"]: r["l2_error"] for r in resumed.history}
+    assert [at[r["step"]] for r in straight.history] == [r["l2_error"] for r in straight.history]
+
+
+def quick(**options):
+    return solve(tiny(), optimizer=adam(), progress=False, **options)
+
+
+def tree(value):
+    return {"a": jnp.full((3, 4), value), "key": jax.random.key(int(value)), "n": np.asarray(value)}
+
+
+DAMAGES = {
+    "flipped": lambda path, at: path.write_bytes(_flip(path.read_bytes(), at)),
+    "truncated": lambda path, at: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "removed": lambda path, at: path.unlink(),
+}
+
+
+def _flip(content, at):
+    i = int(at * len(content))
+    return content[:i] + bytes([content[i] ^ (1 << int(at * 1e6) % 8)]) + content[i + 1 :]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
+    checkpoints, draw = Checkpoints(tmp_path / "good"), random.Random(1)
+    for step in (1, 2, 3):
+        checkpoints.save(step, tree(float(step)))
+    checkpoints.finish()
+    assert steps(tmp_path / "good") == [2, 3]
+    files = [p for p in sorted((tmp_path / "good" / "3").rglob("*")) if p.is_file()]
+    fell_back = 0
+    for file in files * 3 if damage == "flipped" else files:
+        shutil.rmtree(tmp_path / "bad", ignore_errors=True)
+        shutil.copytree(tmp_path / "good", tmp_path / "bad")
+        DAMAGES[damage](tmp_path / "bad" / file.relative_to(tmp_path / "good"), draw.random())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", NatpinnWarning)
+            found = latest(tmp_path / "bad", tree(0.0))
+        warned = [w for w in caught if issubclass(w.category, NatpinnWarning)]
+        expected = tree(2.0 if warned else 3.0)  # what holds no values may be damaged unseen
+        assert found is not None
+        for name, array in named_arrays(expected).items():
+            np.testing.assert_array_equal(named_arrays(found)[name], array)
+        fell_back += bool(warned)
+    assert fell_back >= len(files) // 3
+
+
+def test_without_a_whole_checkpoint_the_error_is_clear(tmp_path):
+    write(tmp_path / "5", tree(1.0))
+    for path in (tmp_path / "5").rglob("d/*"):
+        path.write_bytes(b"")
+    with pytest.raises(DamagedError, match=r"is damaged.*no older checkpoint"):
+        latest(tmp_path, tree(0.0))
+    shutil.rmtree(tmp_path / "5")
+    write(tmp_path / "6", {"a": np.zeros(3)})
+    with pytest.raises(InputError, match="does not fit"):
+        latest(tmp_path, {"a": np.zeros(4)})
+    assert latest(tmp_path / "nowhere", tree(0.0)) is None
+
+
+def test_a_torn_last_line_is_repaired(tmp_path):
+    quick(steps=30, out=tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_text()
+    metrics.write_text(lines + '{"step": 31, "se')
+    assert [r["step"] for r in natpinn.load(tmp_path / "run", problem=tiny()).history][-1] == 30
+    natpinn.resume(tmp_path / "run", tiny(), optimizer=adam(), steps=40, progress=False)
+    assert metrics.read_text().startswith(lines)
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()][-1] == 40
+    metrics.write_text(lines.replace('"step"', "step", 1))
+    with pytest.raises(InputError, match="line 1 of"):
+        natpinn.load(tmp_path / "run", problem=tiny())
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 400 kB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(path)]
+    with contextlib.suppress(FileNotFoundError):
+        if subprocess.run(mount, capture_output=True).returncode == 0:
+            yield path
+            subprocess.run(["umount", "-l", str(path)], check=True)
+            return
+    pytest.skip("mounting a file system is not allowed here")
+
+
+def on_steps(actions):
+    """A callback that does something at given steps, once each."""
+    left = dict(actions)
+
+    def act(progress):
+        for step in [s for s in left if s <= progress.step]:
+            left.pop(step)()
+
+    return act
+
+
+def test_a_full_disk_pauses_the_writing_and_not_the_training(small_disk):
+    filler = small_disk / "filler"
+
+    def fill():
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1024))
+
+    with pytest.warns(NatpinnWarning) as caught:
+        solution = quick(
+            steps=400,
+            out=small_disk / "run",
+            checkpoint_seconds=1e-3,
+            callbacks=[on_steps({20: fill, 300: filler.unlink})],
+        )
+    messages = [str(w.message) for w in caught]
+    assert "No space left on device; training goes on" in messages[0]
+    assert "works again" in messages[1]
+    assert solution.summary["status"] == "finished"
+    assert solution.folder == small_disk / "run"
+    steps_written = [r["step"] for r in read_history(small_disk / "run")]
+    assert steps_written == [r["step"] for r in solution.history]
+    assert last_step(small_disk / "run") == 400
+    assert len(steps(small_disk / "run" / "checkpoint")) <= 2
+    assert not list((small_disk / "run").rglob("*tmp*"))
+
+
+def test_a_disk_that_stays_full_sends_the_results_elsewhere(small_disk, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fill():
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(256))
+
+    with pytest.warns(NatpinnWarning) as caught:
+        solution = quick(steps=60, out=small_disk / "run", callbacks=[on_steps({20: fill})])
+    assert "the run is saved to" in str(caught[-1].message)
+    assert solution.folder is not None
+    assert solution.folder.parent == tmp_path
+    assert natpinn.load(solution.folder, problem=tiny()).history == solution.history
+
+
+def test_a_read_only_disk_is_refused_and_survived(small_disk):
+    def remount(how):
+        subprocess.run(["mount", "-o", f"remount,{how}", str(small_disk)], check=True)
+
+    remount("ro")
+    with pytest.raises(InputError, match=r"cannot write to .*Read-only file system"):
+        quick(steps=5, out=small_disk / "run")
+    remount("rw")
+    with pytest.warns(NatpinnWarning) as caught:
+        quick(
+            steps=60,
+            out=small_disk / "run",
+            callbacks=[on_steps({10: lambda: remount("ro"), 50: lambda: remount("rw")})],
+        )
+    assert "Read-only file system; training goes on" in str(caught[0].message)
+    assert read_history(small_disk / "run")[-1]["step"] == 60
+
+
+def test_a_folder_that_is_removed_is_written_again(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.warns(NatpinnWarning, match="No such file or directory; training goes on"):
+        solution = quick(
+            steps=60, out=folder, callbacks=[on_steps({20: lambda: shutil.rmtree(folder)})]
+        )
+    assert natpinn.load(folder, problem=tiny()).history == solution.history
+    assert last_step(folder) == 60
+
+
+def test_two_processes_cannot_write_one_folder(tmp_path):
+    folder = RunFolder(tmp_path / "run", {"format": 2})
+    with pytest.raises(InputError, match="in use by another process"):
+        RunFolder(tmp_path / "run", {"format": 2}, history=[])
+    folder.close()
+    RunFolder(tmp_path / "run", {"format": 2}, history=[]).close()
+
+
+def test_running_out_of_memory_names_the_plan_and_the_flag(monkeypatch):
+    def fail(*_, **__):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes")
+
+    monkeypatch.setattr("natpinn.run.train", fail)
+    with pytest.raises(InputError, match=r"out of memory.*whole.*--memory-limit [0-9.]+[kMG]B"):
+        solve(tiny(), steps=5, progress=False)
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(1, "start the run again"), (99, "a newer one")])
+def test_other_formats_are_refused(tmp_path, number, remedy):
+    quick(steps=5, out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("format = 2", f"format = {number}"))
+    for use in (natpinn.load, natpinn.resume):
+        with pytest.raises(InputError, match=f"written in format {number}.*{remedy}"):
+            use(tmp_path / "run")
+
+
+def test_code_is_run_because_the_user_names_it_and_not_because_a_file_does(tmp_path, monkeypatch):
+    from natpinn import cli
+
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\nPath('ran').touch()\nfrom natpinn import *\n"
+        "problem = Problem({'ode': Condition(lambda u, t: partial(u, 0)(t) + u(t), Box([0], [1]),"
+        " points=20)}, widths=(4,))\ndef net(key):\n    return MLP(1, (3,), key=key)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["natpinn", *arguments])
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
+        (tmp_path / "ran").unlink(missing_ok=True)
+        try:
+            cli.main()
+        except SystemExit as stop:
+            return stop.code
+        return 0
+
+    own = ["--problem", "mine:problem", "--model", "mine:net"]
+    solve_it = ["solve", "mine:problem", "--set", "model.name=mine:net", "--steps", "4"]
+    assert run(*solve_it, "--out", "run") == 0
+    for refused in (
+        ["resume", "run", "--steps", "8"],
+        ["resume", "run", "--steps", "8", *own[:2]],
+        ["solve", "--config", "run/config.toml"],
+    ):
+        assert run(*refused) == 2
+        assert (tmp_path / "ran").exists() == ("mine:problem" in refused)
+    assert run("resume", "run", "--steps", "8", *own) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 8
+    again = ["solve", "mine:problem", "--config", "run/config.toml", "--out", "again"]
+    assert run(*again, "--set", "model.name=mine:net") == 0
