@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: install demo test check format clean
+.PHONY: install demo test survive fuzz check format clean
 
 install: .venv/.installed  ## set up .venv for using natpinn
 
@@ -16,6 +16,12 @@ demo: .venv/.installed  ## solve a five-dimensional PDE with SPRING in under a m
 
 test: .venv/.developed  ## run the tests
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+survive: .venv/.developed  ## kill a run forty times at random moments and resume it each time
+	NATPINN_KILLS=40 $(BIN)/python -m pytest -s tests/test_survival.py -k killed
+
+fuzz: .venv/.developed  ## a thousand random command lines and config files, and fifty random runs
+	NATPINN_FUZZ=1000 NATPINN_FUZZ_RUNS=50 $(BIN)/python -m pytest tests/test_fuzz.py
 
 check: .venv/.developed  ## format, lint and types
 	$(BIN)/ruff format --check --quiet

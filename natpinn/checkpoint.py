@@ -8,6 +8,7 @@ import io
 import logging
 import shutil
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,9 @@ class Writer:
         self._checkpointer: Any = None
 
     def start(self, path: Path, tree: Any) -> None:
-        content = io.BytesIO()
-        np.savez(content, **named_arrays(tree))
+        packed = {CONTENT: np.frombuffer(_pack(named_arrays(tree)), np.uint8)}
         self._checkpointer = _checkpointer()
         try:
-            packed = {CONTENT: np.frombuffer(content.getbuffer(), np.uint8)}
             self._checkpointer.save(path.absolute(), packed, force=True)
         except Exception as error:
             raise _as_os_error(error) from error
@@ -133,6 +132,16 @@ def named_arrays(tree: Any) -> dict[str, np.ndarray]:
         )
         for path, leaf in jax.tree_util.tree_leaves_with_path(on_this_process(tree))
     }
+
+
+def _pack(arrays: dict[str, np.ndarray]) -> memoryview:
+    """An npz archive. (`numpy.savez` takes names as keywords, and some are its own.)"""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    return content.getbuffer()
 
 
 def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
