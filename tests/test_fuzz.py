@@ -52,6 +52,7 @@ SETTINGS = [
     "x",
     "x.y",
 ]
+COSINE = {"schedule": "cosine_decay_schedule", "init_value": 0.1, "decay_steps": 5}
 NAMES = st.sampled_from([*CATALOGUE, *OPTIMIZERS, "poison", "", "os:system", "a:b", ":", "none"])
 NUMBERS = st.one_of(
     st.integers(-3, 40), st.floats(), st.sampled_from([0, -0.0, 2**63, 10**30, 1e-300, 1e300])
@@ -63,7 +64,7 @@ VALUES = st.one_of(
     st.text(max_size=6),
     st.lists(NUMBERS, max_size=3),
     st.sampled_from(["grid", "sobol", "tanh", "1e-3", "[3]", "{", "all", "8GB", "0GB"]),
-    st.just({"schedule": "cosine_decay_schedule", "init_value": 0.1, "decay_steps": 5}),
+    st.builds(dict, st.just(COSINE)),
     st.dictionaries(st.sampled_from(["schedule", "init_value", "x"]), NUMBERS, max_size=2),
 )
 KEYS = st.sampled_from(SETTINGS)
