@@ -1,6 +1,7 @@
 """The command line: natpinn list | solve | resume | bench."""
 
 import json
+import os
 import shlex
 import sys
 import warnings
@@ -41,6 +42,7 @@ app = typer.Typer(
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
 
+DEBUG = "NATPINN_DEBUG"  # the environment variable that shows tracebacks
 INTERRUPTED = 130  # what shells expect of a command that was stopped
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -371,13 +373,16 @@ def main() -> None:
     except (RuntimeError, MemoryError, OSError) as error:  # JAX found no device, a disk is gone
         _fail(str(error).strip().split("\n")[0] or type(error).__name__)
     except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        message = error.format_message()  # pyright: ignore  # a usage error of click
-        if type(error).__name__ == "NoArgsIsHelpError":
+        if hasattr(error, "format_message"):
+            message = error.format_message()  # pyright: ignore  # a usage error of click
+            if type(error).__name__ != "NoArgsIsHelpError":
+                _fail(message)
             print(message)
-            return
-        _fail(message)
+        elif DEBUG in os.environ:
+            raise
+        else:
+            what = str(error).strip().split("\n")[0]
+            _fail(f"unexpected {type(error).__name__}: {what} (set {DEBUG}=1 to see where)")
 
 
 def _show_warning(message: Any, category: Any, *_: Any) -> None:

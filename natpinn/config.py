@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 import cattrs
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray
 
-from . import optimizers, problems
+from . import memory, optimizers, problems
 from .errors import InputError, unknown
 from .line_search import Fixed, Grid
 from .memory import parse_bytes
@@ -139,6 +140,10 @@ class Config:
     def build_model(self, problem: Problem, key: PRNGKeyArray) -> Any:
         activation = _choose("activation", self.model.activation, ACTIVATIONS)
         if self.model.name == "mlp":
+            sizes = (problem.domain.dimension, *self.model.widths, 1)
+            count = sum(a * b for a, b in pairwise(sizes))
+            remedy = "set smaller model.widths"
+            memory.require(8 * count, f"a model of {count:,} parameters", remedy)
             return problem.default_model(key, self.model.widths, activation)
         return make_model(self.model.name, key)
 
@@ -362,6 +367,8 @@ def _converter() -> cattrs.Converter:
         def hook(value: Any, wanted: Any) -> Any:
             if isinstance(value, bool) != (bool in kinds) or not isinstance(value, kinds):
                 raise TypeError(f"{value!r} is not {_KINDS[wanted]}")
+            if wanted is int and abs(value) >= 2**63:
+                raise TypeError(f"{value} is too large")
             return wanted(value)
 
         return hook

@@ -31,7 +31,11 @@ def parse_bytes(text: str | int) -> int:
 def show_bytes(count: int) -> str:
     for unit, name in ((10**9, "GB"), (10**6, "MB")):
         if count >= unit:
-            return f"{count / unit:.3g} {name}"
+            return (
+                f"{count // unit:,} {name}"
+                if count >= 1000 * unit
+                else f"{count / unit:.3g} {name}"
+            )
     return f"{count / 1000:.3g} kB"
 
 
@@ -66,6 +70,15 @@ def used_bytes() -> int:
         return pages * os.sysconf("SC_PAGE_SIZE") + HOST_BYTES
     except OSError:
         return 0
+
+
+def require(count: int, what: str, remedy: str) -> None:
+    """Fail before an allocation does."""
+    free = free_bytes()
+    if count > free:
+        raise InputError(
+            f"{what} would take {show_bytes(count)}, and {show_bytes(free)} are free: {remedy}"
+        )
 
 
 def release() -> None:

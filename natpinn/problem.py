@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from . import memory
 from .condition import Condition
 from .domains import Domain, Points, coordinates
 from .errors import InputError, unknown
@@ -154,6 +155,12 @@ class Problem(eqx.Module):
 
     def sample(self, key: PRNGKeyArray) -> dict[str, Points]:
         """A batch of points for every condition."""
+        for name, condition in self.conditions.items():
+            memory.require(
+                8 * condition.points * condition.domain.dimension,
+                f"{condition.points:,} points of {name!r}",
+                f"set fewer with points.{name}",
+            )
         return sample(self.conditions, key)
 
     def evaluation(self, model: Any, key: PRNGKeyArray) -> "Evaluation":
@@ -163,6 +170,11 @@ class Problem(eqx.Module):
         objective, _ = self.objective(model, sample(OrderedDict(fresh), batch_key))
         n = self.evaluation_points
         n = 10 * self._equation.points if n is None else n
+        memory.require(
+            8 * n * self.domain.dimension,
+            f"{n:,} evaluation points",
+            "set fewer with evaluation.points",
+        )
         points = coordinates(self.domain.sample(points_key, n, Uniform()))
         if self.solution is None:
             return Evaluation(objective, points, None)

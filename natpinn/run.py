@@ -378,7 +378,7 @@ def _outcome(result: TrainResult) -> dict[str, Any]:
 
 def _out_of_memory(error: Exception, planned: Planned) -> Exception:
     """The plan that did not fit, and a limit under which another one is made."""
-    if "RESOURCE_EXHAUSTED" not in str(error):
+    if "RESOURCE_EXHAUSTED" not in str(error) and "Out of memory" not in str(error):
         return error
     less = int(LESS_MEMORY * min(planned.available, planned.compiled or planned.predicted))
     return InputError(

@@ -86,6 +86,7 @@ def command(arguments):
     code = 0
     with (
         mock.patch.object(sys, "argv", ["natpinn", *arguments]),
+        mock.patch.dict(os.environ, {"NATPINN_DEBUG": "1"}),  # no catch-all
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

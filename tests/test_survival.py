@@ -82,7 +82,7 @@ def untimed(folder):
 
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    solve_it = ["solve", "poisson_2d", *TINY, "--steps", 2500 * KILLS]
+    solve_it = ["solve", "poisson_2d", *TINY, "--steps", 10_000 * KILLS]
     solve_it += ["--set", "checkpoint.every_seconds=0.01"]
     process = start(*solve_it, "--out", whole)
     _, errors = process.communicate()
@@ -97,7 +97,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_pat
             time.sleep(draw.uniform(0, 3))
         else:
             wait_for_steps(process)
-            time.sleep(draw.uniform(0, 1))
+            time.sleep(draw.uniform(0, 0.5))
         if moment > 0.5:
             wait_for_a_write(process, killed / "checkpoint")
         process.kill()

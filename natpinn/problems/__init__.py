@@ -73,6 +73,8 @@ CATALOGUE = {
     ),
 }
 
+MOST_DIMENSIONS = 10**5
+
 
 def get(
     name: str,
@@ -84,8 +86,12 @@ def get(
     if name not in CATALOGUE:
         raise unknown("problem", name, CATALOGUE)
     dimension = CATALOGUE[name].dimension if dimension is None else dimension
-    if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension < 1:
-        raise InputError(f"the dimension of a problem is a whole number from 1, got {dimension!r}")
+    is_whole = isinstance(dimension, int) and not isinstance(dimension, bool)
+    if not is_whole or not 1 <= dimension <= MOST_DIMENSIONS:
+        raise InputError(
+            f"the dimension of a problem is a whole number from 1 to {MOST_DIMENSIONS:,}, got "
+            f"{dimension!r}"
+        )
     sizes = tuple((points or {}).items())
     return _get(name, dimension, sizes, tuple(CATALOGUE[name].widths if widths is None else widths))
 
