@@ -46,23 +46,26 @@ def read(path: Path, like: Any) -> Any:
 
 
 def latest(folder: Path, like: Any) -> Any | None:
-    """The newest checkpoint that is whole, or None if there never was one."""
+    """The newest checkpoint that is whole, or None if there never was one.
+
+    Damaged ones are removed when one before them is whole.
+    """
     found = steps(folder)
     for step in reversed(found):
-        older = [s for s in found if s < step]
         try:
-            return read(folder / str(step), like)
-        except InputError as error:
-            if older:
-                message = f"{error}: going on from the one before, of step {older[-1]:,}"
-                warnings.warn(message, NatpinnWarning, stacklevel=2)
-            elif isinstance(error, DamagedError):
+            tree = read(folder / str(step), like)
+        except DamagedError as error:
+            if step == found[0]:
                 raise DamagedError(
                     f"{error}, and there is no older checkpoint: start the run again, in another "
                     f"folder"
                 ) from error
-            else:
-                raise
+            message = f"{error}: going on from the checkpoint before"
+            warnings.warn(message, NatpinnWarning, stacklevel=2)
+        else:
+            for damaged in (s for s in found if s > step):
+                shutil.rmtree(folder / str(damaged), ignore_errors=True)
+            return tree
     return None
 
 
@@ -70,18 +73,22 @@ def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
 class Checkpoints:
-    """The last checkpoints of a run, written while training goes on."""
+    """The last checkpoints of a run, written while training goes on. Errors are OSErrors."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self._writer = Writer()
 
-    def save(self, step: int, tree: Any) -> None:
-        """Start to write; an error of the time before is raised now, as OSError."""
+    @property
+    def is_writing(self) -> bool:
+        return self._writer.is_writing
+
+    def start(self, step: int, tree: Any) -> None:
+        """Begin to write, after what is being written."""
         self.finish()
         if step not in steps(self.folder):
             self._writer.start(self.folder / str(step), tree)
@@ -102,6 +109,10 @@ class Writer:
 
     def __init__(self) -> None:
         self._checkpointer: Any = None
+
+    @property
+    def is_writing(self) -> bool:
+        return self._checkpointer is not None
 
     def start(self, path: Path, tree: Any) -> None:
         packed = {CONTENT: np.frombuffer(_pack(named_arrays(tree)), np.uint8)}
@@ -124,14 +135,14 @@ class Writer:
 
 
 def named_arrays(tree: Any) -> dict[str, np.ndarray]:
-    """Copies of the leaves of a pytree, under names that a file system can hold; typed keys as
-    their data."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator=".").replace("/", "%2F"): np.array(
-            jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(on_this_process(tree))
-    }
+    """Copies of the leaves of a pytree, each under its path; typed keys as their data."""
+    named = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(on_this_process(tree)):
+        name = jax.tree_util.keystr(path, simple=True, separator=".").replace("/", "%2F")
+        if name in named:
+            raise InputError(f"two parameters have the name {name!r}: rename one of them")
+        named[name] = np.array(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return named
 
 
 def _pack(arrays: dict[str, np.ndarray]) -> memoryview:
@@ -156,15 +167,19 @@ def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndar
             arrays = dict(archive)  # reading checks the checksums
     except Exception as error:  # whatever the libraries make of bytes that are not theirs
         raise DamagedError(f"{path} is damaged: {_first_line(error)}") from error
-    found, expected = ({n: a.shape for n, a in arrays_.items()} for arrays_ in (arrays, wanted))
+    found, expected = _kinds(arrays), _kinds(wanted)
     if found != expected:
         differing = min(name for name, _ in found.items() ^ expected.items())
         raise InputError(
-            f"{path} does not fit the model: {differing!r} is stored with shape "
+            f"{path} does not fit the model: {differing!r} is stored with shape and type "
             f"{found.get(differing)}, the model has {expected.get(differing)}; pass the model that "
             f"was trained"
         )
     return arrays
+
+
+def _kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[Any, str]]:
+    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
 
 
 def _checkpointer() -> Any:

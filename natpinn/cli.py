@@ -1,6 +1,7 @@
 """The command line: natpinn list | solve | resume | bench."""
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -27,7 +28,8 @@ from .resources import explain as explain_plan
 from .run import Parts, model_key, plan, run
 from .run import resume as resume_run
 from .settings import parse_setting, read_file, without_dependants
-from .solution import Solution
+from .signals import STOPPED, Interrupts, say
+from .solution import Solution, section
 
 app = typer.Typer(
     name="natpinn",
@@ -43,7 +45,6 @@ bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
 
 DEBUG = "NATPINN_DEBUG"  # the environment variable that shows tracebacks
-INTERRUPTED = 130  # what shells expect of a command that was stopped
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -151,7 +152,7 @@ def solve(
         "train.budget": budget,
         "train.stop_at": stop_at,
         "seed": seed,
-        "compute.devices": int(devices) if devices and devices.isdigit() else devices,
+        "compute.devices": int(devices) if devices and devices.isdecimal() else devices,
         "compute.memory_limit": memory_limit,
     }
     flags = {key: value for key, value in flags.items() if value is not None}
@@ -218,13 +219,12 @@ def resume(
     natpinn resume runs/poisson_5d-spring-1 --budget 600
     """
     described = records.read_config(folder)
-    if "all" in (devices, (described.get("compute") or {}).get("devices")):
+    if "all" in (devices, section(described, "compute").get("devices")):
         cluster.join()
     built = None if problem is None else configuration.lookup_problem(problem)
     made = None
     if model is not None:
-        seed = described.get("seed", 0)
-        made = configuration.make_model(model, model_key(seed if isinstance(seed, int) else 0))
+        made = configuration.make_model(model, model_key(configuration.seed_of(described)))
     solution = resume_run(
         folder,
         built,
@@ -232,7 +232,7 @@ def resume(
         steps=steps,
         budget=budget,
         stop_at=stop_at,
-        devices=int(devices) if devices and devices.isdigit() else devices,
+        devices=int(devices) if devices and devices.isdecimal() else devices,
         memory_limit=memory_limit,
     )
     _finish(solution, as_json)
@@ -348,14 +348,17 @@ def bench_scaling(
 
 def _numbers(text: str) -> list[float]:
     try:
-        return [float(number) for number in text.split(",")]
-    except ValueError:
-        raise InputError(f"numbers are written 0.5,1,2, got {text!r}") from None
+        numbers = [float(number) for number in text.split(",")]
+        assert all(0 < number < math.inf for number in numbers)
+    except (ValueError, AssertionError):
+        raise InputError(f"numbers are positive and written 0.5,1,2, got {text!r}") from None
+    return numbers
 
 
 def main() -> None:
     """The entry point: errors are one line on stderr, with exit code 2."""
     warnings.showwarning = _show_warning
+    Interrupts.exits_at_once = True
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         if isinstance(code, int) and code:  # of typer.Exit
@@ -365,11 +368,7 @@ def main() -> None:
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        print("natpinn: stopped at once; `natpinn resume RUN` goes on from the last checkpoint of "
-              "a run", file=sys.stderr)  # fmt: skip
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        sys.exit(0)
+        sys.exit(STOPPED)
     except (RuntimeError, MemoryError, OSError) as error:  # JAX found no device, a disk is gone
         _fail(str(error).strip().split("\n")[0] or type(error).__name__)
     except Exception as error:
@@ -388,7 +387,7 @@ def main() -> None:
 def _show_warning(message: Any, category: Any, *_: Any) -> None:
     """Warnings of natpinn for people; those of libraries are for developers."""
     if issubclass(category, NatpinnWarning):
-        print(f"natpinn: warning: {message}", file=sys.stderr, flush=True)
+        say(f"natpinn: warning: {message}")
 
 
 def _refuse_code(base: dict[str, Any], flags: dict[str, Any], path: Path | None) -> None:
@@ -412,7 +411,7 @@ def _finish(solution: Solution, as_json: bool) -> None:
     else:
         _print_outcome(solution)
     if solution.summary["status"] == "interrupted":
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(STOPPED)
 
 
 def _fail(message: str) -> None:

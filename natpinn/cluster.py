@@ -41,7 +41,7 @@ def _initialize(
 
 def _number(name: str) -> int:
     value = os.environ.get(name, "")
-    if not value.isdigit():
+    if not value.isdecimal():
         raise InputError(
             f"JAX_COORDINATOR_ADDRESS is set, so {name} must be a number, got {value!r}: every "
             f"process needs the address, the number of processes and its own number from 0"

@@ -65,6 +65,7 @@ ACTIVATIONS = {
 class ProblemConfig:
     name: str  # of the catalogue, or module:attribute
     dimension: int | None = None  # of the space of a problem of the catalogue
+    own: bool = False  # passed as an object, whatever its name
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,15 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
     every = config.checkpoint.every_seconds
     if every is not None and not every > 0:
         raise InputError(f"checkpoint.every_seconds must be positive, got {every}")
-    if not 0 <= config.seed < 2**63:
-        raise InputError(f"seed must be at least 0 and below 2**63, got {config.seed}")
+    seed_of({"seed": config.seed})
     return config
+
+
+def seed_of(settings: Mapping[str, Any]) -> int:
+    seed = settings.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise InputError(f"seed must be a whole number from 0 and below 2**63, got {seed!r}")
+    return seed
 
 
 def _optimizer_settings(
@@ -264,6 +271,7 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         "format": FORMAT,
         "seed": 0,
         "problem.name": name,
+        "problem.own": False,
         **_dimension_default(name, problem),
         **{f"points.{key}": c.points for key, c in problem.conditions.items()},
         "model.name": "mlp",
@@ -309,7 +317,7 @@ def _schedule(key: str, table: Mapping[str, Any]) -> Callable[[Any], Any]:
     arguments = {k: _with_whole_keys(v) for k, v in table.items() if k != "schedule"}
     try:
         return getattr(optax.schedules, name)(**arguments)
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         raise InputError(f"optimizer.{key}: {name} cannot be built: {error}") from error
 
 

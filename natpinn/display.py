@@ -1,5 +1,6 @@
 """Progress for people: a live line on a terminal, plain lines elsewhere."""
 
+import contextlib
 import sys
 import time
 from typing import TextIO
@@ -48,7 +49,8 @@ class Display:
         return waited >= SECONDS_BETWEEN_LINES or _fraction(progress) >= 1
 
     def _line(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # a full disk or a closed pipe
+            print(text, file=self._stream, flush=True)
 
 
 def describe(progress: RunProgress) -> str:

@@ -121,6 +121,81 @@ def kernel(
     return _mirror(total)
 
 
+def kernel_times(
+    rows: Sequence[Rows],
+    y: Float[Array, "n k"],
+    working_bytes: int | None = None,
+    on_devices: bool = False,
+) -> Float[Array, "n k"]:
+    """J (Jᵀ Y) in two passes over the rows: 4NPk operations, and no kernel."""
+    starts = [0, *accumulate(r.count for r in rows)]
+    shapes = jax.eval_shape(lambda: merge_small(rows[0].blocks(0)))
+    columns = [jnp.zeros((leaf_size(block), y.shape[1])) for block in shapes]
+
+    def share(source: Rows, top: int, i: Any) -> Float[Array, "c k"]:
+        """The rows of Y that belong to this device's rows of a chunk."""
+        here = source.chunk // (jax.lax.axis_size(DEVICES) if on_devices else 1)
+        offset = here * jax.lax.axis_index(DEVICES) if on_devices else 0
+        return jax.lax.dynamic_slice_in_dim(y, top + source.start(i) + offset, here)
+
+    def gather(source: Rows, top: int) -> Callable[[Any, list[Array]], list[Array]]:
+        def add(i: Any, columns: list[Array]) -> list[Array]:
+            mine = share(source, top, i)
+
+            def into(total: Array, formed: list[Array], first: Any) -> Array:
+                return _add_at(total, formed[0].T @ mine, first, 0)
+
+            blocks = merge_small(source.distinct(i))
+            return [
+                _over_outputs([b], into, c, working_bytes)
+                for b, c in zip(blocks, columns, strict=True)
+            ]
+
+        return add
+
+    def scatter(source: Rows, top: int) -> Callable[[Any, Array], Array]:
+        def fill(i: Any, result: Array) -> Array:
+            blocks = merge_small(source.blocks(i))
+            total = jnp.zeros((len(blocks[0]), y.shape[1]))
+            for block, column in zip(blocks, columns, strict=True):
+
+                def onto(total: Array, formed: list[Array], first: Any, c: Array = column) -> Array:
+                    part = jax.lax.dynamic_slice_in_dim(c, first, formed[0].shape[1])
+                    return total + formed[0] @ part
+
+                total = _over_outputs([block], onto, total, working_bytes)
+            total = jax.lax.all_gather(total, DEVICES, tiled=True) if on_devices else total
+            return jax.lax.dynamic_update_slice_in_dim(result, total, top + source.start(i), 0)
+
+        return fill
+
+    for source, top in zip(rows, starts, strict=False):
+        columns = loop(source.chunks, gather(source, top), columns)
+    columns = jax.lax.psum(columns, DEVICES) if on_devices else columns
+    result = jnp.zeros_like(y)
+    for source, top in zip(rows, starts, strict=False):
+        result = loop(source.chunks, scatter(source, top), result)
+    return result
+
+
+def diagonal(rows: Sequence[Rows], on_devices: bool = False) -> Float[Array, " n"]:
+    """The squared norms of the rows of J, which are the diagonal of the kernel."""
+    starts = [0, *accumulate(r.count for r in rows)]
+    result = jnp.zeros(starts[-1])
+
+    def fill(source: Rows, top: int) -> Callable[[Any, Array], Array]:
+        def add(i: Any, result: Array) -> Array:
+            norms = _sum(map(_row_norms, merge_small(source.blocks(i))))
+            norms = jax.lax.all_gather(norms, DEVICES, tiled=True) if on_devices else norms
+            return jax.lax.dynamic_update_slice_in_dim(result, norms, top + source.start(i), 0)
+
+        return add
+
+    for source, top in zip(rows, starts, strict=False):
+        result = loop(source.chunks, fill(source, top), result)
+    return result
+
+
 def gramian(rows: Sequence[Rows], on_devices: bool = False) -> Float[Array, "p p"]:
     """Jᵀ J, parameters in the order of `jax.flatten_util.ravel_pytree`."""
 
@@ -244,27 +319,41 @@ def _add_by_outputs(
     working_bytes: int | None,
 ) -> Float[Array, "n m"]:
     """total + J_left J_rightᵀ of one leaf, with the gradients of so many outputs formed at once."""
-    outputs = left.shape[1]
-    width = outputs_at_once(left, right, working_bytes)
+    blocks = [left] if right is left else [left, right]
+    return _over_outputs(
+        blocks, lambda total, formed, _: add(total, formed[0], formed[-1]), total, working_bytes
+    )
 
-    def add_slice(total: Array, start: Any, count: int) -> Array:
-        a = _matrix(_outputs(left, start, count))
-        b = a if right is left else _matrix(_outputs(right, start, count))
-        return add(total, a, b)
+
+def _over_outputs(
+    blocks: Sequence[Block],
+    work: Callable[[Any, list[Array], Any], Any],
+    carry: Any,
+    working_bytes: int | None,
+) -> Any:
+    """Work on the gradients of one leaf, formed for so many outputs at once.
+
+    `work` gets them as matrices, and the number of the first parameter that they belong to.
+    """
+    outputs = blocks[0].shape[1]
+    width = outputs_at_once(blocks, working_bytes)
+    size = leaf_size(blocks[0]) // outputs
+
+    def take(start: Any, count: int, carry: Any) -> Any:
+        return work(carry, [_matrix(_outputs(b, start, count)) for b in blocks], start * size)
 
     whole, rest = divmod(outputs, width)
-    total = loop(whole, lambda i, total: add_slice(total, i * width, width), total)
-    return add_slice(total, whole * width, rest) if rest else total
+    carry = loop(whole, lambda i, carry: take(i * width, width, carry), carry)
+    return take(whole * width, rest, carry) if rest else carry
 
 
-def outputs_at_once(left: Block, right: Block, working_bytes: int | None) -> int:
+def outputs_at_once(blocks: Sequence[Block], working_bytes: int | None) -> int:
     """How many outputs of a leaf may have their gradients formed from factors."""
-    outputs = left.shape[1]
-    blocks = [left] if right is left else [left, right]
+    outputs = blocks[0].shape[1]
     formed = sum(len(block) for block in blocks if is_factors(block))
     if working_bytes is None or formed == 0:
         return outputs
-    return max(1, min(outputs, working_bytes // (FLOAT * formed * left.shape[2])))
+    return max(1, min(outputs, working_bytes // (FLOAT * formed * blocks[0].shape[2])))
 
 
 def _factor_product(left: Any, right: Any, working_bytes: int | None) -> Float[Array, "n m"]:
@@ -330,6 +419,14 @@ def _vector_block(y: Float[Array, " n"], block: Block) -> Float[Array, "..."]:
     if isinstance(block, Factors):
         return jnp.einsum("n,nso,nsi->oi", y, block.cotangents, block.inputs)
     return (y @ _matrix(block)).reshape(block.shape[1:])
+
+
+def _row_norms(block: Block) -> Float[Array, " n"]:
+    if isinstance(block, Factors):
+        cotangents = jnp.einsum("nso,nto->nst", block.cotangents, block.cotangents)
+        inputs = jnp.einsum("nsi,nti->nst", block.inputs, block.inputs)
+        return (cotangents * inputs).sum((1, 2))
+    return (_matrix(block) ** 2).sum(1)
 
 
 def _matrix(block: Block) -> Float[Array, "n q"]:

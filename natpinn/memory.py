@@ -23,7 +23,7 @@ def parse_bytes(text: str | int) -> int:
         number, unit, is_binary = found.groups()
         count = int(float(number) * (BINARY_UNITS if is_binary else UNITS)[unit])
         assert count > 0
-    except (AssertionError, KeyError, ValueError) as error:
+    except (AssertionError, KeyError, ValueError, OverflowError) as error:
         raise InputError(f"a size in memory is written 8GB or 512MiB, got {text!r}") from error
     return count
 

@@ -234,32 +234,41 @@ class Linearization(eqx.Module):
 
     def kernel_mm(self, y: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """J (Jᵀ Y), without the kernel."""
-        columns = jax.vmap(self.vjp, 1, -1)(y)
-        return jax.vmap(self.jvp, -1, -1)(columns)
+        plan = self.objective.plan
+        return self._assemble(
+            lambda rows, y: kernel.kernel_times(rows, y, plan.working_bytes, plan.mesh is not None),
+            y,
+        )
+
+    def kernel_diagonal(self) -> Float[Array, " n"]:
+        """The diagonal of J Jᵀ."""
+        plan = self.objective.plan
+        return self._assemble(lambda rows: kernel.diagonal(rows, plan.mesh is not None))
 
     def gramian(self) -> Float[Array, "p p"]:
         """Jᵀ J."""
         plan = self.objective.plan
         return self._assemble(lambda rows: kernel.gramian(rows, plan.mesh is not None))
 
-    def _assemble(self, assemble: Callable[[list[Rows]], Array]) -> Array:
-        """A matrix from the rows of all conditions, held or streamed."""
+    def _assemble(self, assemble: Callable[..., Array], *others: Array) -> Array:
+        """An array from the rows of all conditions, held or streamed, and from other arrays."""
+        shared = (REPLICATED,) * len(others)
 
-        def streamed(objective: LeastSquares, theta: Theta) -> Array:
-            return assemble([objective.stream(name, theta) for name in objective.conditions])
+        def streamed(objective: LeastSquares, theta: Theta, *others: Array) -> Array:
+            rows = [objective.stream(name, theta) for name in objective.conditions]
+            return assemble(rows, *others)
 
         if self.jacobian is None:
-            work = self._on_each_device(streamed, (REPLICATED, REPLICATED), REPLICATED)
-            return work(self.objective, self.theta)
+            work = self._on_each_device(streamed, (REPLICATED, REPLICATED, *shared), REPLICATED)
+            return work(self.objective, self.theta, *others)
         counts = self.objective.row_counts(self.theta).values()
 
-        def held(*jacobian: Blocks) -> Array:
-            return assemble(
-                [_held(rows, n) for rows, n in zip(jacobian, counts, strict=True)],
-            )
+        def held(jacobian: tuple[Blocks, ...], *others: Array) -> Array:
+            rows = [_held(blocks, n) for blocks, n in zip(jacobian, counts, strict=True)]
+            return assemble(rows, *others)
 
-        specs = (BY_ROWS,) * len(self.jacobian)
-        return self._on_each_device(held, specs, REPLICATED)(*self.jacobian)
+        work = self._on_each_device(held, (BY_ROWS, *shared), REPLICATED)
+        return work(self.jacobian, *others)
 
     def _on_each_device(self, function: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         return _on_each_device(function, self.objective.plan, in_specs, out_specs)

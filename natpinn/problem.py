@@ -36,6 +36,7 @@ class Problem(eqx.Module):
     name: str = eqx.field(static=True)
     widths: tuple[int, ...] = eqx.field(static=True)
     evaluation_points: int | None = eqx.field(static=True)
+    is_catalogued: bool = eqx.field(static=True)  # its name and sizes say all about it
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Problem(eqx.Module):
         name: str = "custom",
         widths: tuple[int, ...] = DEFAULT_WIDTHS,
         evaluation_points: int | None = None,
+        is_catalogued: bool = False,
     ):
         if not isinstance(conditions, Mapping) or not conditions:
             raise InputError(
@@ -69,6 +71,7 @@ class Problem(eqx.Module):
         self.name = name
         self.widths = tuple(widths)
         self.evaluation_points = evaluation_points
+        self.is_catalogued = is_catalogued
         if evaluation_points is not None and evaluation_points < 1:
             raise InputError(f"evaluation_points must be positive, got {evaluation_points}")
 
@@ -87,9 +90,8 @@ class Problem(eqx.Module):
         for name in points:
             if name not in self.conditions:
                 raise unknown("condition", name, self.conditions)
-        return self._with_conditions(
-            {name: c.replace(points=points.get(name)) for name, c in self.conditions.items()}
-        )
+        sized = {name: c.replace(points=points.get(name)) for name, c in self.conditions.items()}
+        return self._with_conditions(sized, is_catalogued=self.is_catalogued)
 
     def with_sampler(self, sampler: Sampler) -> "Problem":
         """The same problem with its points drawn another way."""
@@ -107,7 +109,7 @@ class Problem(eqx.Module):
 
     def with_evaluation_points(self, evaluation_points: int) -> "Problem":
         """The same problem with its error measured on another number of points."""
-        return self._with_conditions(self.conditions, evaluation_points)
+        return self._with_conditions(self.conditions, evaluation_points, self.is_catalogued)
 
     def default_model(
         self,
@@ -188,7 +190,13 @@ class Problem(eqx.Module):
 
     def _solution_shape(self) -> tuple[int, ...]:
         assert self.solution is not None
-        values = jax.eval_shape(self.solution, self._point())
+        try:
+            values = jax.eval_shape(self.solution, self._point())
+        except Exception as error:  # whatever the user's own function raises
+            reason = str(error).split("\n")[0]
+            raise InputError(
+                f"the solution cannot be evaluated at a point: {type(error).__name__}: {reason}"
+            ) from error
         if not isinstance(values, jax.ShapeDtypeStruct) or len(values.shape) > 1:
             raise InputError(
                 f"a solution must return one array of shape () or (m,) at one point, got {values}: "
@@ -200,7 +208,10 @@ class Problem(eqx.Module):
         return jax.ShapeDtypeStruct((self.domain.dimension,), jnp.float64)
 
     def _with_conditions(
-        self, conditions: Mapping[str, Condition], evaluation_points: int | None = None
+        self,
+        conditions: Mapping[str, Condition],
+        evaluation_points: int | None = None,
+        is_catalogued: bool = False,
     ) -> "Problem":
         return Problem(
             conditions,
@@ -210,6 +221,7 @@ class Problem(eqx.Module):
             evaluation_points=(
                 self.evaluation_points if evaluation_points is None else evaluation_points
             ),
+            is_catalogued=is_catalogued,
         )
 
 

@@ -1,20 +1,24 @@
 """The run folder: config, metrics, summary, parameters. A contract, since other tools read it."""
 
+import contextlib
+import errno
 import fcntl
 import json
 import math
 import os
+import shlex
 import sys
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import tomli_w
 
+from .checkpoint import Checkpoints
 from .errors import InputError, NatpinnWarning
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
@@ -28,65 +32,60 @@ class RunFolder:
     Where writing fails, as on a full disk, the records wait in memory, and training goes on.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        config: dict[str, Any],
-        history: Sequence[dict[str, float]] | None = None,  # of a run that goes on
-    ):
+    def __init__(self, path: Path, is_new: bool = True):
         self.path = path
-        self._config = config
-        self._lines = [_line(record) for record in history or ()]
-        self._is_paused = False
+        self._paused: set[str] = set()
+        self._checkpoints = Checkpoints(path / CHECKPOINT)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            if is_new:
+                path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(path)
         except OSError as error:
-            raise InputError(f"cannot write to {path}: {error.strerror}") from error
-        try:
-            if history is None:
+            verb = "write to" if is_new else "read"
+            raise InputError(f"cannot {verb} {path}: {error.strerror}") from error
+        if is_new:
+            with self._closed_on_error():
                 check_free(path, is_mine=True)
-            self._write_texts(path)
-        except OSError as error:
-            self.close()
-            raise InputError(f"cannot write to {path}: {error.strerror}") from error
-        except InputError:
-            self.close()
-            raise
+
+    def begin(self, config: dict[str, Any], history: Sequence[dict[str, float]] = ()) -> None:
+        """Write the settings, and the records of a run that goes on."""
+        self._config = config
+        self._lines = [_line(record) for record in history]
+        with self._closed_on_error():
+            try:
+                self._write_texts(self.path)
+                (self.path / SUMMARY).unlink(missing_ok=True)
+            except OSError as error:
+                raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
 
     def append(self, record: dict[str, float]) -> None:
         """One evaluation."""
         self._lines.append(_line(record))
-        self.attempt(self._write_lines)
+        self._attempt("metrics", self._write_lines)
 
-    def attempt(self, write: Callable[[], None]) -> None:
-        """Write something; if that fails, say so once and go on."""
-        try:
-            write()
-        except OSError as error:
-            if not self._is_paused:
-                _warn(
-                    f"cannot write to {self.path}: {error.strerror}; training goes on, what is to "
-                    f"be written waits in memory, and writing is tried again"
-                )
-            self._is_paused = True
-        else:
-            if self._is_paused:
-                _warn(f"writing to {self.path} works again")
-            self._is_paused = False
+    def checkpoint(self, step: int, tree: Any) -> None:
+        """Write a checkpoint in the background; whether that works is known the next time."""
+        was_writing = self._checkpoints.is_writing
+        self._attempt("checkpoints", self._checkpoints.finish, is_proof=was_writing)
+        start = lambda: self._checkpoints.start(step, tree)  # noqa: E731
+        self._attempt("checkpoints", start, is_proof=False)
 
     def finish(self, write_results: Callable[[Path], None]) -> Path:
         """Write all that is left, into another folder if this one has become useless."""
+        self._attempt("checkpoints", self._checkpoints.finish, is_proof=False)
         try:
-            self._write_everything(self.path, write_results)
+            self._secure()
+            self._write_texts(self.path)
+            write_results(self.path)
+            return self.path
         except OSError as error:
             rescue = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-"))
             _warn(f"cannot write to {self.path}: {error.strerror}; the run is saved to {rescue}")
-            self._write_everything(rescue, write_results)
+            self._write_texts(rescue)
+            write_results(rescue)
             return rescue
         finally:
             self.close()
-        return self.path
 
     def close(self) -> None:
         """Let others use the folder."""
@@ -94,10 +93,35 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
-    def _write_everything(self, path: Path, write_results: Callable[[Path], None]) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        self._write_texts(path)
-        write_results(path)
+    def _attempt(self, what: str, write: Callable[[], None], is_proof: bool = True) -> None:
+        """Write something; if that fails, say so once and go on."""
+        try:
+            self._secure()
+            write()
+        except OSError as error:
+            if what not in self._paused:
+                _warn(
+                    f"cannot write {what} to {self.path}: {error.strerror}; training goes on, and "
+                    f"writing is tried again"
+                )
+            self._paused.add(what)
+        else:
+            if what in self._paused and is_proof:
+                _warn(f"writing {what} to {self.path} works again")
+                self._paused.discard(what)
+
+    def _secure(self) -> None:
+        """The folder is still the one that was locked; one that is gone is made again."""
+        assert self._lock is not None
+        if self.path.exists():
+            if not os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
+                raise OSError(errno.ESTALE, "it is no longer the folder that the run began in")
+            return
+        self.path.mkdir(parents=True)
+        os.close(self._lock)
+        self._lock = _lock(self.path)
+        self._write_texts(self.path)
+        _warn(f"{self.path} was removed, and is written again")
 
     def _write_texts(self, path: Path) -> None:
         replace_text(path / CONFIG, tomli_w.dumps(self._config))
@@ -110,9 +134,17 @@ class RunFolder:
         with (self.path / METRICS).open("r+b", buffering=0) as metrics:
             metrics.seek(self._size)
             if metrics.write(text) != len(text):
-                raise OSError(28, "No space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             metrics.truncate()
         self._written, self._size = len(self._lines), self._size + len(text)
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError:
+            self.close()
+            raise
 
 
 def check_free(path: Path, is_mine: bool = False) -> None:
@@ -132,19 +164,17 @@ def check_free(path: Path, is_mine: bool = False) -> None:
     if SUMMARY in names and read_summary(path).get("status") in ("finished", "diverged"):
         raise InputError(f"{path} holds another run: choose another folder with --out")
     raise InputError(
-        f"{path} holds an interrupted run: go on with `natpinn resume {path}`, or choose another "
-        f"folder with --out"
+        f"{path} holds an interrupted run: go on with `natpinn resume {shlex.quote(str(path))}`, "
+        f"or choose another folder with --out"
     )
 
 
 def is_locked(path: Path) -> bool:
     """Whether a process is writing to a run folder."""
     try:
-        lock = _lock(path)
+        os.close(_lock(path))
     except (InputError, OSError):
         return True
-    if lock is not None:
-        os.close(lock)
     return False
 
 
@@ -163,9 +193,9 @@ def read_history(path: Path) -> list[dict[str, float]]:
         try:
             record = json.loads(line)
             assert line.endswith("\n")
-            assert isinstance(record, dict)
-        except (ValueError, AssertionError) as error:
-            if number == len(lines):
+            assert isinstance(record["step"], int)
+        except (ValueError, AssertionError, KeyError, TypeError) as error:
+            if number == len(lines) and not line.endswith("\n"):
                 break
             raise InputError(f"line {number} of {path / METRICS} cannot be read") from error
         records.append({k: math.nan if v is None else v for k, v in record.items()})
@@ -222,17 +252,16 @@ def _peak_memory(device: Any) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _lock(path: Path) -> int | None:
-    """A lock on a folder, which ends with the process; None where the file system has none."""
+def _lock(path: Path) -> int:
+    """A descriptor that locks a folder, until it is closed or the process ends."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise InputError(f"{path} is in use by another process") from None
-    except OSError:
-        os.close(descriptor)
-        return None
+    except OSError:  # the file system has no locks
+        _warn(f"{path} cannot be locked: see to it that no other process writes to it")
     return descriptor
 
 

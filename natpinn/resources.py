@@ -21,6 +21,7 @@ from .steps import Work, advance, start, use_compilation_cache
 
 WORTH_CHECKING = 0.5  # of the limit: what is predicted to stay below is not compiled twice
 PLAN_NUMBERS = ("held", "points_at_once", "working_bytes", "candidates_at_once")
+LESS_MEMORY = 0.7  # of what was not enough
 ATTEMPTS = 6  # to find a plan whose program stays under the limit
 
 
@@ -68,6 +69,16 @@ def plan_step(
         f"no plan was found that takes less than {show_bytes(target)}: use fewer points or raise "
         f"--memory-limit"
     )
+
+
+def smaller_limit(planned: Planned) -> int | None:
+    """A memory limit under which a step takes less than it did, if there is one."""
+    step = int(LESS_MEMORY * (planned.compiled or planned.predicted))
+    try:
+        planner.choose(planned.size, step, planned.plan.mesh)
+    except InputError:
+        return None
+    return step + memory.used_bytes()
 
 
 def keep_plan(objective: LeastSquares, theta: Theta, optimizer: Optimizer, plan: Plan) -> Planned:

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ import jax
 from jaxtyping import Array
 
 from . import checkpoint, cluster, records
-from .checkpoint import Checkpoints, named_arrays
+from .checkpoint import named_arrays
 from .config import OPTIMIZERS, Config, check_format, resolve
 from .display import Display
-from .errors import InputError
+from .errors import InputError, NatpinnWarning
 from .memory import show_bytes
 from .models import Theta, as_model, parameter_count
 from .objective import LeastSquares
@@ -23,13 +24,19 @@ from .optimizers import Optimizer
 from .plan import Plan, make_mesh
 from .problem import Problem
 from .records import RunFolder
-from .resources import Planned, keep_plan, pack_plan, plan_step, strategy, unpack_plan
+from .resources import (
+    Planned,
+    keep_plan,
+    pack_plan,
+    plan_step,
+    smaller_limit,
+    strategy,
+    unpack_plan,
+)
 from .settings import flatten
 from .signals import Interrupts
 from .solution import Solution, rebuild_problem, section
-from .train import Callback, Progress, Snapshot, TrainResult, begin, is_over, train
-
-LESS_MEMORY = 0.7  # of what was not enough
+from .train import Callback, Progress, Snapshot, TrainResult, begin, is_over, is_scheduled, train
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class Parts:
 class Earlier:
     """What there is of a run that goes on."""
 
+    folder: RunFolder | None  # already locked, by the process that writes
     snapshot: Snapshot | None  # None: it was killed before its first checkpoint
     history: list[dict[str, float]]
     plan: Plan | None
@@ -116,8 +124,10 @@ def solve(
         None if isinstance(problem, str) else problem,
     )
     is_named = isinstance(problem, str)
+    is_own = not is_named and not problem.is_catalogued
     problem = config.build_problem() if is_named else config.apply_sizes(problem)
     described = config.as_dict()
+    described["problem"]["own"] = is_own
     if isinstance(optimizer, Optimizer):
         described["optimizer"] = _describe(optimizer)
     else:
@@ -151,35 +161,52 @@ def resume(
     of your own (a problem, a model, an optimizer that was built in Python) is not in the folder and
     has to be passed again. Devices and memory limit are as before unless others are given.
     """
-    folder = Path(path)
-    described = records.read_config(folder)
-    check_format(described)
+    folder = RunFolder(Path(path), is_new=False) if cluster.is_first() else None
+    try:
+        parts = _rebuilt(Path(path), problem, model, optimizer, {
+            "train.steps": steps,
+            "train.budget": budget,
+            "train.stop_at": stop_at,
+            "compute.devices": devices,
+            "compute.memory_limit": None if memory_limit is None else str(memory_limit),
+        })  # fmt: skip
+        keeps_plan = devices is None and memory_limit is None
+        earlier = _earlier(parts, Path(path), keeps_plan, folder)
+        return run(parts, path, progress, callbacks, earlier)
+    finally:
+        if folder is not None:
+            folder.close()
+
+
+def _rebuilt(
+    folder: Path, problem: Problem | None, model: Any, optimizer: Any, limits: Mapping[str, Any]
+) -> Parts:
+    """What a run is made of, from its folder and what the folder cannot hold."""
+    recorded = records.read_config(folder)
+    check_format(recorded)
     if (folder / records.SUMMARY).exists():
         summary = records.read_summary(folder)
         if summary.get("status") == "diverged":
             raise InputError(f"the run in {folder} diverged: {summary.get('message')}")
     if problem is None:
-        problem = rebuild_problem(described)
-    settings = _known_settings(folder, described, problem, model, optimizer)
-    given = {
-        "train.stop_at": stop_at,
-        "compute.devices": devices,
-        "compute.memory_limit": None if memory_limit is None else str(memory_limit),
-    }
-    given = {key: value for key, value in given.items() if value is not None}
-    if steps is not None or budget is not None:
-        limits = {"train.steps": steps, "train.budget": budget}
-        given |= {key: "none" if value is None else value for key, value in limits.items()}
-    config = resolve(settings | given, problem)
+        problem = rebuild_problem(recorded)
+    settings = _known_settings(folder, recorded, problem, model, optimizer)
     assert problem is not None
-    described = {**config.as_dict(), **{k: described[k] for k in ("model", "optimizer")}}
+    given = {key: value for key, value in limits.items() if value is not None}
+    if given.keys() & {"train.steps", "train.budget"}:  # new limits replace all the old ones
+        old = dict.fromkeys(("train.steps", "train.budget", "train.stop_at"), "none")
+        given = old | given
+    config = resolve(settings | given, problem)
+    described = {**config.as_dict(), "model": recorded["model"]}
+    if optimizer is not None:
+        described["optimizer"] = _describe(optimizer)
+        if described["optimizer"] != recorded["optimizer"]:
+            message = "the run goes on with another optimizer than before"
+            warnings.warn(message, NatpinnWarning, stacklevel=3)
     problem = config.apply_sizes(problem)
     model = config.build_model(problem, model_key(config.seed)) if model is None else model
     optimizer = config.build_optimizer() if optimizer is None else optimizer
-    parts = Parts.make(problem, as_model(model), optimizer, config, described)
-    keeps_plan = devices is None and memory_limit is None
-    earlier = _earlier(parts, folder, keeps_plan)
-    return run(parts, folder, progress, callbacks, earlier)
+    return Parts.make(problem, as_model(model), optimizer, config, described)
 
 
 def run(
@@ -199,8 +226,10 @@ def run(
     _, train_key, evaluation_key = _keys(config.seed)
     evaluation = parts.problem.evaluation(parts.model, evaluation_key).planned(planned.plan)
 
-    history = None if earlier is None else earlier.history
-    folder = RunFolder(path, parts.described, history) if path is not None and is_first else None
+    folder, history = None, [] if earlier is None else earlier.history
+    if path is not None and is_first:
+        folder = (earlier.folder if earlier else None) or RunFolder(path)
+        folder.begin(parts.described, history)
     display = Display() if progress and is_first else None
     own = [
         *([display] if display else []),
@@ -208,23 +237,25 @@ def run(
         *([_stopper(config.train.stop_at)] if config.train.stop_at else []),
     ]
     try:
-        with display or contextlib.nullcontext():
-            result = train(
-                objective,
-                parts.theta,
-                parts.optimizer,
-                evaluation,
-                key=train_key,
-                steps=config.train.steps,
-                budget=config.train.budget,
-                callbacks=[*own, *callbacks],
-                resume=None if earlier is None else earlier.snapshot,
-                history=history or (),
-            )
-        with Interrupts():  # what was reached is written even if a signal comes now
+        with Interrupts():  # until what was reached is written
+            with display or contextlib.nullcontext():
+                result = train(
+                    objective,
+                    parts.theta,
+                    parts.optimizer,
+                    evaluation,
+                    key=train_key,
+                    steps=config.train.steps,
+                    budget=config.train.budget,
+                    callbacks=[*own, *callbacks],
+                    resume=None if earlier is None else earlier.snapshot,
+                    history=history,
+                )
             return _sum_up(parts, planned, result, folder)
     except jax.errors.JaxRuntimeError as error:
-        raise _out_of_memory(error, planned) from error
+        if not is_out_of_memory(error):
+            raise
+        raise _out_of_memory(planned) from error
     finally:
         if folder is not None:
             folder.close()
@@ -252,24 +283,34 @@ def _plan(parts: Parts, earlier: Earlier | None) -> Planned:
     return keep_plan(parts.objective, parts.theta, parts.optimizer, earlier.plan)
 
 
-def _earlier(parts: Parts, folder: Path, keeps_plan: bool) -> Earlier:
-    """What a run has left in its folder: perhaps nothing, if it was killed early."""
+def _earlier(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | None) -> Earlier:
+    """What a run has left in its folder: perhaps no checkpoint, if it was killed early."""
+    is_whole = (path / records.SUMMARY).exists()
     nothing = begin(parts.optimizer, parts.theta, model_key(0))
     like = {"snapshot": nothing, "plan": pack_plan(Plan())}
-    stored = checkpoint.latest(folder / records.CHECKPOINT, like)
+    stored = checkpoint.latest(path / records.CHECKPOINT, like)
     if stored is None:
-        return Earlier(None, [], None)
+        if is_whole:
+            raise InputError(f"the run in {path} has no checkpoint to go on from")
+        message = f"the run in {path} has no checkpoint yet: it begins again"
+        warnings.warn(message, NatpinnWarning, stacklevel=3)
+        return Earlier(folder, None, [], None)
     snapshot = stored["snapshot"]
     step, seconds = int(snapshot.state.step), float(snapshot.seconds)
     limits = parts.config.train
-    if is_over(step, seconds, limits.steps, limits.budget):
+    if is_whole and is_over(step, seconds, limits.steps, limits.budget):
         raise InputError(
-            f"the run in {folder} has taken {step:,} steps in {seconds:.1f} s, which is all that "
-            f"its limits allow: give a larger --budget or --steps, of the whole run"
+            f"the run in {path} has taken {step:,} steps in {seconds:.1f} s, which is all that its "
+            f"limits allow: give a larger --budget or --steps, of the whole run"
         )
-    history = [r for r in records.read_history(folder) if r["step"] <= step]
+    history = [
+        record
+        for record in records.read_history(path)
+        if record["step"] <= step and is_scheduled(int(record["step"]))
+    ]
     mesh = make_mesh(parts.config.compute.devices)
-    return Earlier(snapshot, history, unpack_plan(stored["plan"], mesh) if keeps_plan else None)
+    plan = unpack_plan(stored["plan"], mesh) if keeps_plan else None
+    return Earlier(folder, snapshot, history, plan)
 
 
 def _known_settings(
@@ -297,8 +338,7 @@ def _known_settings(
 
 
 def _how(kind: str, name: Any) -> str:
-    flag = f", with --{kind} {name}" if ":" in str(name) else ""
-    return f" as {kind}={flag}"
+    return f" with --{kind} {name}" if ":" in str(name) else f" as {kind}="
 
 
 def _recorder(folder: RunFolder) -> Callback:
@@ -311,7 +351,6 @@ def _recorder(folder: RunFolder) -> Callback:
 
 def _saver(folder: RunFolder, plan: Plan, config: Config) -> Callback:
     """Writes checkpoints, in the background and from time to time."""
-    checkpoints = Checkpoints(folder.path / records.CHECKPOINT)
     every = config.checkpoint.every_seconds
     last = time.monotonic()
 
@@ -320,8 +359,7 @@ def _saver(folder: RunFolder, plan: Plan, config: Config) -> Callback:
         if every is None or time.monotonic() - last < every:
             return
         last = time.monotonic()
-        tree = _checkpoint(progress.snapshot, plan)
-        folder.attempt(lambda: checkpoints.save(progress.step, tree))
+        folder.checkpoint(progress.step, _checkpoint(progress.snapshot, plan))
 
     return save
 
@@ -376,15 +414,17 @@ def _outcome(result: TrainResult) -> dict[str, Any]:
     return outcome
 
 
-def _out_of_memory(error: Exception, planned: Planned) -> Exception:
+def is_out_of_memory(error: Exception) -> bool:
+    return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+
+
+def _out_of_memory(planned: Planned) -> InputError:
     """The plan that did not fit, and a limit under which another one is made."""
-    if "RESOURCE_EXHAUSTED" not in str(error) and "Out of memory" not in str(error):
-        return error
-    less = int(LESS_MEMORY * min(planned.available, planned.compiled or planned.predicted))
+    limit = smaller_limit(planned)
+    remedy = "use fewer points" if limit is None else f"try --memory-limit {limit // 10**6}MB"
     return InputError(
         f"out of memory: a step takes {show_bytes(planned.compiled or planned.predicted)} as "
-        f"planned ({strategy(planned)}), and {show_bytes(planned.available)} were free; try "
-        f"--memory-limit {show_bytes(less).replace(' ', '')}"
+        f"planned ({strategy(planned)}), and {show_bytes(planned.available)} were free; {remedy}"
     )
 
 

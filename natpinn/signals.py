@@ -1,34 +1,78 @@
 """Ctrl-C and SIGTERM: the first asks to stop after the step, the second stops at once."""
 
+import contextlib
+import os
 import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
+
+STOPPED = 130  # the exit code that shells expect of a command that was stopped
 
 
 class Interrupts:
     """While entered, `received` is the number of the signal that asked to stop, or 0.
 
-    Only the main thread of Python gets signals; in another one nothing changes.
+    The second signal raises KeyboardInterrupt. Python does that only between its own instructions,
+    which can be long after; a command exits without it (`exits_at_once`). Only the main thread gets
+    signals; in another one nothing changes. Entered again inside, it is the same object.
     """
+
+    exits_at_once: ClassVar[bool] = False
+    _active: ClassVar["Interrupts | None"] = None
 
     def __init__(self) -> None:
         self.received = 0
         self._previous: dict[int, Any] = {}
+        self._pipe: tuple[int, int] | None = None
 
     def __enter__(self) -> "Interrupts":
+        if Interrupts._active is not None:
+            return Interrupts._active
         if threading.current_thread() is threading.main_thread():
+            Interrupts._active = self
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._receive)
+            if self.exits_at_once:
+                self._watch()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if Interrupts._active is not self:
+            return
+        Interrupts._active = None
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self._pipe is not None:
+            signal.set_wakeup_fd(-1)
+            os.close(self._pipe[1])  # which ends the thread that reads
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received:
             raise KeyboardInterrupt
         self.received = number
-        print("\nstopping after this step; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+        say("\nstopping after this step; Ctrl-C again stops at once")
+
+    def _watch(self) -> None:
+        """A thread that sees signals also while compiled code runs."""
+        self._pipe = reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+        def watch() -> None:
+            count = 0
+            while numbers := os.read(reader, 16):
+                count += sum(n in self._previous for n in numbers)
+                if count > 1:
+                    say("stopped at once; `natpinn resume` goes on from the last checkpoint")
+                    os._exit(STOPPED)
+            os.close(reader)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def say(message: str) -> None:
+    """A line on stderr, where that can still be written."""
+    with contextlib.suppress(OSError, ValueError):
+        print(message, file=sys.stderr, flush=True)

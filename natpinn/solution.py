@@ -1,5 +1,7 @@
 """What was learned, in memory and on disk."""
 
+import shlex
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from jaxtyping import Array, Float
 from . import checkpoint, records
 from .checkpoint import Checkpoints
 from .config import check_format, lookup_problem, resolve
-from .errors import InputError
+from .errors import InputError, NatpinnWarning
 from .models import as_model, trainable
 from .problem import Problem
 from .problems import CATALOGUE
@@ -52,10 +54,12 @@ class Solution:
         return f"Solution({self.summary['problem']}, {self.summary['optimizer']}{quality})"
 
     def save(self, path: Path | str) -> None:
-        """Write a run folder that `natpinn.load` reads and `natpinn.resume` continues."""
-        folder = RunFolder(Path(path), self.config)
-        for record in self.history:
-            folder.append(record)
+        """Write a run folder that `natpinn.load` reads.
+
+        `natpinn.resume` goes on with it, unless this solution was itself loaded.
+        """
+        folder = RunFolder(Path(path))
+        folder.begin(self.config, self.history)
         folder.finish(self.write_results)
 
     def plot(self, path: Path | str) -> None:
@@ -65,15 +69,19 @@ class Solution:
         draw_solution(self.model, self.problem, path)
 
     def write_results(self, path: Path) -> None:
-        """What a run folder holds beside its settings and metrics."""
-        records.write_summary(path, self.summary)
-        checkpoint.write(path / records.BEST, trainable(self.model))
+        """What a run folder holds beside its settings and metrics; the summary says it is whole."""
         if self._checkpoint is not None:
             checkpoints = Checkpoints(path / records.CHECKPOINT)
-            checkpoints.save(int(self._checkpoint["snapshot"].state.step), self._checkpoint)
+            checkpoints.start(int(self._checkpoint["snapshot"].state.step), self._checkpoint)
             checkpoints.finish()
+        checkpoint.write(path / records.BEST, trainable(self.model))
+        records.write_summary(path, self.summary)
         if self.problem is not None:
-            self.plot(path / records.PICTURE)
+            try:
+                self.plot(path / records.PICTURE)
+            except Exception as error:  # a picture is no reason to fail a run
+                reason = str(error).split("\n")[0]
+                warnings.warn(f"no picture was drawn: {reason}", NatpinnWarning, stacklevel=2)
 
 
 def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> Solution:
@@ -93,7 +101,7 @@ def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> 
     if not (folder / records.SUMMARY).exists():
         raise InputError(
             f"{folder} has no summary yet: the run is going on, or was killed, and then `natpinn "
-            f"resume {folder}` goes on with it"
+            f"resume {shlex.quote(str(folder))}` goes on with it"
         )
     theta, frozen = eqx.partition(as_model(like), eqx.is_inexact_array)
     model = eqx.combine(checkpoint.read(folder / records.BEST, theta), frozen)
@@ -105,7 +113,9 @@ def rebuild_problem(described: Mapping[str, Any]) -> Problem | None:
     """A problem of the catalogue; a user's own is code, which a run folder does not run."""
     table = section(described, "problem")
     name = str(table.get("name"))
-    return lookup_problem(name, table.get("dimension")) if name in CATALOGUE else None
+    if name not in CATALOGUE or table.get("own"):
+        return None
+    return lookup_problem(name, table.get("dimension"))
 
 
 def rebuild_model(described: Mapping[str, Any], problem: Problem | None) -> Any:

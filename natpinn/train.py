@@ -51,7 +51,8 @@ class Evaluation(Protocol):
 class Snapshot(NamedTuple):
     """A run at one moment: all that is needed to go on as if it had never stopped.
 
-    Points and schedules are functions of the key and the step, which are in the state.
+    Points and schedules are functions of the key and the step, which are in the state. The best
+    parameters are those of the evaluations that do not depend on where a run was stopped.
     """
 
     state: TrainState
@@ -90,6 +91,7 @@ class TrainResult:
     """How a run ended."""
 
     snapshot: Snapshot
+    best_theta: Theta
     history: list[dict[str, float]]
     status: Status
     message: str
@@ -97,10 +99,6 @@ class TrainResult:
     @property
     def state(self) -> TrainState:
         return self.snapshot.state
-
-    @property
-    def best_theta(self) -> Theta:
-        return self.snapshot.best_theta
 
     @property
     def seconds(self) -> float:
@@ -152,8 +150,11 @@ def train(
             record |= {name: float(value) for name, value in outcome.info.details.items()}
             record |= _event_counts(state)
         history.append(record)
-        if record[criterion] < best or best == math.inf:  # something is better than nothing
+        if is_scheduled(step) and is_better(record):
             best_theta, best = copied(state.theta), _or_infinity(record[criterion])
+
+    def is_better(record: dict[str, float]) -> bool:
+        return record[criterion] < best or best == math.inf  # something is better than nothing
 
     def now() -> Snapshot:
         numbers = (np.asarray(n) for n in (best, seconds, compile_seconds))
@@ -178,13 +179,14 @@ def train(
         started = time.perf_counter()
         state, outcome = jax.block_until_ready(take(0, state))  # compiles only
         step, next_evaluation = int(state.step), evaluation_after(int(state.step))
-        is_new = not history
-        if is_new:
+        done = is_over(step, seconds, steps, budget)  # killed while its results were written
+        evaluated = not history or (done and history[-1]["step"] < step)
+        if evaluated:
             evaluate(None)
         compile_seconds += time.perf_counter() - started
         memory.release()
 
-        done = report(evaluated=is_new) or is_over(step, seconds, steps, budget)
+        done = report(evaluated) or done
         while not done:
             limits = [next_evaluation - step, SECONDS_PER_CALL / seconds_per_step]
             limits += [] if steps is None else [steps - step]
@@ -200,7 +202,7 @@ def train(
             is_out = is_over(step, seconds, steps, budget)
             if bool(outcome.is_stuck) or (is_out and int(state.events.rejected) == step):
                 status, message = "diverged", _divergence(objective, state, outcome)
-            elif _as_first_process(interrupts.received):
+            elif not is_out and _as_first_process(interrupts.received):
                 status, message = "interrupted", f"stopped by a signal after {step} steps"
             done = is_out or status != "finished"
             evaluated = done or step >= next_evaluation
@@ -211,7 +213,9 @@ def train(
                 status, message = "diverged", _divergence(objective, state, outcome)
             done = report(evaluated) or done
     snapshot = on_this_process(now())
-    return TrainResult(snapshot, history, status, message)
+    last_is_best = not is_scheduled(step) and is_better(history[-1])
+    best_theta = snapshot.state.theta if last_is_best else snapshot.best_theta
+    return TrainResult(snapshot, best_theta, history, status, message)
 
 
 def begin(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> Snapshot:
@@ -227,6 +231,11 @@ def evaluation_after(step: int) -> int:
     while next_step <= step:
         next_step = max(next_step + 1, math.ceil(next_step * EVALUATION_GROWTH))
     return next_step
+
+
+def is_scheduled(step: int) -> bool:
+    """Whether a run is evaluated at a step wherever it stops."""
+    return step == 0 or evaluation_after(step - 1) == step
 
 
 def check_limits(steps: int | None, budget: float | None, stop_at: float | None = None) -> None:

@@ -204,7 +204,7 @@ def _flip(content, at):
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     checkpoints, draw = Checkpoints(tmp_path / "good"), random.Random(1)
     for step in (1, 2, 3):
-        checkpoints.save(step, tree(float(step)))
+        checkpoints.start(step, tree(float(step)))
     checkpoints.finish()
     assert steps(tmp_path / "good") == [2, 3]
     files = [p for p in sorted((tmp_path / "good" / "3").rglob("*")) if p.is_file()]
@@ -239,11 +239,11 @@ def test_without_a_whole_checkpoint_the_error_is_clear(tmp_path):
 
 
 def test_a_torn_last_line_is_repaired(tmp_path):
-    quick(steps=30, out=tmp_path / "run")
+    quick(steps=20, out=tmp_path / "run")
     metrics = tmp_path / "run" / "metrics.jsonl"
     lines = metrics.read_text()
-    metrics.write_text(lines + '{"step": 31, "se')
-    assert [r["step"] for r in natpinn.load(tmp_path / "run", problem=tiny()).history][-1] == 30
+    metrics.write_text(lines + '{"step": 21, "se')
+    assert [r["step"] for r in natpinn.load(tmp_path / "run", problem=tiny()).history][-1] == 20
     natpinn.resume(tmp_path / "run", tiny(), optimizer=adam(), steps=40, progress=False)
     assert metrics.read_text().startswith(lines)
     assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()][-1] == 40
@@ -293,8 +293,11 @@ def test_a_full_disk_pauses_the_writing_and_not_the_training(small_disk):
             callbacks=[on_steps({20: fill, 300: filler.unlink})],
         )
     messages = [str(w.message) for w in caught]
-    assert "No space left on device; training goes on" in messages[0]
-    assert "works again" in messages[1]
+    for what in ("metrics", "checkpoints"):
+        told = [m for m in messages if what in m]
+        assert len(told) == 2, told
+        assert "No space left on device; training goes on" in told[0]
+        assert "works again" in told[1]
     assert solution.summary["status"] == "finished"
     assert solution.folder == small_disk / "run"
     steps_written = [r["step"] for r in read_history(small_disk / "run")]
@@ -341,7 +344,7 @@ def test_a_read_only_disk_is_refused_and_survived(small_disk):
 
 def test_a_folder_that_is_removed_is_written_again(tmp_path):
     folder = tmp_path / "run"
-    with pytest.warns(NatpinnWarning, match="No such file or directory; training goes on"):
+    with pytest.warns(NatpinnWarning, match="was removed, and is written again"):
         solution = quick(
             steps=60, out=folder, callbacks=[on_steps({20: lambda: shutil.rmtree(folder)})]
         )
@@ -350,11 +353,126 @@ def test_a_folder_that_is_removed_is_written_again(tmp_path):
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path):
-    folder = RunFolder(tmp_path / "run", {"format": 2})
-    with pytest.raises(InputError, match="in use by another process"):
-        RunFolder(tmp_path / "run", {"format": 2}, history=[])
+    folder = RunFolder(tmp_path / "run")
+    for is_new in (True, False):
+        with pytest.raises(InputError, match="in use by another process"):
+            RunFolder(tmp_path / "run", is_new)
     folder.close()
-    RunFolder(tmp_path / "run", {"format": 2}, history=[]).close()
+    RunFolder(tmp_path / "run").close()
+
+
+def test_a_folder_that_others_took_is_left_to_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder, others = tmp_path / "run", tmp_path / "run" / "config.toml"
+
+    def take():
+        folder.rename(tmp_path / "moved")
+        folder.mkdir()
+        others.write_text("theirs")
+
+    with pytest.warns(NatpinnWarning) as caught:
+        solution = quick(steps=60, out=folder, callbacks=[on_steps({20: take})])
+    assert "no longer the folder" in str(caught[0].message)
+    assert others.read_text() == "theirs"
+    assert [p.name for p in folder.iterdir()] == ["config.toml"]
+    assert solution.folder != folder
+    assert solution.folder is not None
+    assert read_history(solution.folder)[-1]["step"] == 60
+
+
+def test_the_last_checkpoint_is_whole_though_another_is_being_written(tmp_path):
+    wide = Problem(tiny().conditions, tiny().solution, widths=(500, 500))
+    for name in "abc":
+        solve(
+            wide, optimizer=adam(), steps=3, out=tmp_path / name, checkpoint_seconds=1e-6,
+            progress=False,
+        )  # fmt: skip
+        assert natpinn.resume(tmp_path / name, wide, optimizer=adam(), steps=4, progress=False)
+
+
+def again(folder, **options):
+    return natpinn.resume(folder, tiny(), optimizer=adam(), progress=False, **options)
+
+
+def test_a_damaged_checkpoint_is_replaced_when_it_is_reached_again(tmp_path):
+    quick(steps=30, out=tmp_path / "run")
+    again(tmp_path / "run", steps=60)
+    for path in (tmp_path / "run" / "checkpoint" / "60").rglob("d/*"):
+        path.write_bytes(b"")
+    with pytest.warns(NatpinnWarning, match="going on from the checkpoint before"):
+        again(tmp_path / "run", steps=60)
+    again(tmp_path / "run", steps=70)
+    assert steps(tmp_path / "run" / "checkpoint") == [60, 70]
+
+
+def test_a_run_without_checkpoints_begins_again_only_if_it_never_ended(tmp_path):
+    folder = tmp_path / "run"
+    straight = quick(steps=50, out=folder)
+    shutil.rmtree(folder / "checkpoint")
+    with pytest.raises(InputError, match="no checkpoint to go on from"):
+        again(folder, steps=60)
+    (folder / "summary.json").unlink()
+    with pytest.raises(InputError, match=r"no summary yet.*natpinn resume"):
+        natpinn.load(folder, problem=tiny())
+    with pytest.warns(NatpinnWarning, match="begins again"):
+        resumed = again(folder)
+    assert resumed.history[-1]["loss"] == straight.history[-1]["loss"]
+
+
+def test_a_run_that_was_killed_while_writing_its_results_gets_them(tmp_path):
+    straight = quick(steps=47, out=tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "best")
+    resumed = again(tmp_path / "run")
+    assert resumed.summary["best_l2"] == straight.summary["best_l2"]
+    x = SQUARE.sample(jax.random.key(0), 9)
+    np.testing.assert_array_equal(natpinn.load(tmp_path / "run", problem=tiny())(x), straight(x))
+
+
+def test_where_a_run_was_stopped_does_not_show(tmp_path):
+    straight = quick(steps=120, out=tmp_path / "straight")
+    stopped = quick(steps=97, out=tmp_path / "stopped")
+    assert stopped.history[-1]["step"] == 97  # off the schedule of evaluations
+    again(tmp_path / "stopped", steps=120)
+    assert untimed(tmp_path / "stopped") == untimed(tmp_path / "straight")
+    one, other = stored_arrays(tmp_path / "straight"), stored_arrays(tmp_path / "stopped")
+    for name, array in one.items():
+        np.testing.assert_array_equal(other[name], array, err_msg=name)
+    errors = [record["l2_error"] for record in straight.history]
+    assert straight.summary["best_l2"] == min(errors)
+
+
+def test_a_problem_that_was_changed_is_not_taken_for_the_one_of_the_catalogue(tmp_path):
+    sizes = {"interior": 10, "boundary": 5}
+    plain = natpinn.problems.get("poisson_2d", points=sizes, widths=(4,))
+    changed = plain.with_sampler(natpinn.Sobol())
+    for name, problem in (("plain", plain), ("changed", changed)):
+        solve(problem, optimizer="adam", steps=5, out=tmp_path / name, progress=False)
+    natpinn.resume(tmp_path / "plain", steps=9, progress=False)
+    with pytest.raises(InputError, match="code of your own"):
+        natpinn.resume(tmp_path / "changed", steps=9)
+    natpinn.resume(tmp_path / "changed", changed, steps=9, progress=False)
+
+
+def test_another_optimizer_on_resuming_is_told_and_recorded(tmp_path):
+    quick(steps=5, out=tmp_path / "run")
+    with pytest.warns(NatpinnWarning, match="another optimizer"):
+        natpinn.resume(tmp_path / "run", tiny(), optimizer=adam(0.5), steps=9, progress=False)
+    assert "0.5" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_new_limits_replace_a_target_that_was_reached(tmp_path):
+    first = quick(steps=2000, stop_at=10.0, out=tmp_path / "run")
+    assert first.summary["steps"] < 10
+    assert again(tmp_path / "run", steps=40).summary["steps"] == 40
+
+
+def test_a_stream_that_cannot_be_written_does_not_end_a_run(tmp_path):
+    command = [sys.executable, "-m", "natpinn", "solve", "poisson_2d", *TINY, "--steps", "30"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([*command, "--out", str(tmp_path / "run")], stderr=full)
+    assert ended.returncode == 0
+    assert last_step(tmp_path / "run") == 30
 
 
 def test_running_out_of_memory_names_the_plan_and_the_flag(monkeypatch):
@@ -362,8 +480,9 @@ def test_running_out_of_memory_names_the_plan_and_the_flag(monkeypatch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes")
 
     monkeypatch.setattr("natpinn.run.train", fail)
-    with pytest.raises(InputError, match=r"out of memory.*whole.*--memory-limit [0-9.]+[kMG]B"):
-        solve(tiny(), steps=5, progress=False)
+    sizes = {"interior": 300, "boundary": 10}
+    with pytest.raises(InputError, match=r"out of memory.*whole.*--memory-limit [0-9]+MB"):
+        solve("poisson_5d", optimizer="spring", points=sizes, steps=5, progress=False)
 
 
 @pytest.mark.parametrize(("number", "remedy"), [(1, "start the run again"), (99, "a newer one")])

@@ -108,4 +108,5 @@ def _get(
         name=name,
         widths=widths,
         evaluation_points=entry.evaluation_points,
+        is_catalogued=True,
     )

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from ..errors import InputError
+
 LABELS = {
     "rows": "rows N",
     "parameters": "parameters P",
@@ -38,7 +40,10 @@ def draw_scaling(result: dict[str, Any], path: Path | str) -> None:
         axis.yaxis.set_minor_formatter("")
         axis.grid(alpha=0.3, which="both")
     axes[0][0].set_ylabel("ms per step")
-    figure.savefig(path, dpi=150)
+    try:
+        figure.savefig(path, dpi=150)
+    except (ValueError, OSError) as error:
+        raise InputError(f"cannot draw {path}: {error}") from error
     plt.close(figure)
 
 
