@@ -36,8 +36,10 @@ from .optimizers import StepInfo as StepInfo
 from .optimizers import adam as adam
 from .optimizers import engd as engd
 from .optimizers import engd_w as engd_w
+from .optimizers import engd_w_nystrom as engd_w_nystrom
 from .optimizers import sgd as sgd
 from .optimizers import spring as spring
+from .optimizers import spring_nystrom as spring_nystrom
 from .problem import Problem as Problem
 from .run import resume as resume
 from .run import solve as solve
@@ -47,9 +49,11 @@ from .sampling import Sobol as Sobol
 from .sampling import Uniform as Uniform
 from .solution import Solution as Solution
 from .solution import load as load
+from .solvers import ConjugateGradients as ConjugateGradients
 from .solvers import DampedSolver as DampedSolver
 from .solvers import Dual as Dual
 from .solvers import Factorization as Factorization
+from .solvers import Nystrom as Nystrom
 from .solvers import Primal as Primal
 from .solvers import SolveInfo as SolveInfo
 from .spacetime import TimeSpace as TimeSpace

@@ -49,6 +49,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "engd": optimizers.engd,
     "engd_w": optimizers.engd_w,
     "spring": optimizers.spring,
+    "engd_w_nystrom": optimizers.engd_w_nystrom,
+    "spring_nystrom": optimizers.spring_nystrom,
 }
 LINE_SEARCHES = {"grid": Grid}
 SAMPLERS = {"uniform": Uniform, "sobol": Sobol}
@@ -260,10 +262,14 @@ def optimizer_defaults(name: str) -> dict[str, Any]:
 
 
 def preset(problem: str, optimizer: str, line_search: str) -> dict[str, Any]:
-    """The best settings known for a problem and an optimizer, or nothing."""
+    """The best settings known for a problem and an optimizer, or nothing.
+
+    With a sketch an optimizer starts from the settings that are best without.
+    """
     table = tomllib.loads((files("natpinn") / "presets.toml").read_text())
     step_rule = "fixed" if line_search == "none" else line_search
-    return flatten(table.get(problem, {}).get(optimizer, {}).get(step_rule, {}))
+    exact = optimizer.removesuffix("_nystrom")
+    return flatten(table.get(problem, {}).get(exact, {}).get(step_rule, {}))
 
 
 def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:

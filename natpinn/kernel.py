@@ -178,24 +178,6 @@ def kernel_times(
     return result
 
 
-def diagonal(rows: Sequence[Rows], on_devices: bool = False) -> Float[Array, " n"]:
-    """The squared norms of the rows of J, which are the diagonal of the kernel."""
-    starts = [0, *accumulate(r.count for r in rows)]
-    result = jnp.zeros(starts[-1])
-
-    def fill(source: Rows, top: int) -> Callable[[Any, Array], Array]:
-        def add(i: Any, result: Array) -> Array:
-            norms = _sum(map(_row_norms, merge_small(source.blocks(i))))
-            norms = jax.lax.all_gather(norms, DEVICES, tiled=True) if on_devices else norms
-            return jax.lax.dynamic_update_slice_in_dim(result, norms, top + source.start(i), 0)
-
-        return add
-
-    for source, top in zip(rows, starts, strict=False):
-        result = loop(source.chunks, fill(source, top), result)
-    return result
-
-
 def gramian(rows: Sequence[Rows], on_devices: bool = False) -> Float[Array, "p p"]:
     """Jᵀ J, parameters in the order of `jax.flatten_util.ravel_pytree`."""
 
@@ -419,14 +401,6 @@ def _vector_block(y: Float[Array, " n"], block: Block) -> Float[Array, "..."]:
     if isinstance(block, Factors):
         return jnp.einsum("n,nso,nsi->oi", y, block.cotangents, block.inputs)
     return (y @ _matrix(block)).reshape(block.shape[1:])
-
-
-def _row_norms(block: Block) -> Float[Array, " n"]:
-    if isinstance(block, Factors):
-        cotangents = jnp.einsum("nso,nto->nst", block.cotangents, block.cotangents)
-        inputs = jnp.einsum("nsi,nti->nst", block.inputs, block.inputs)
-        return (cotangents * inputs).sum((1, 2))
-    return (_matrix(block) ** 2).sum(1)
 
 
 def _matrix(block: Block) -> Float[Array, "n q"]:

@@ -240,11 +240,6 @@ class Linearization(eqx.Module):
             y,
         )
 
-    def kernel_diagonal(self) -> Float[Array, " n"]:
-        """The diagonal of J Jᵀ."""
-        plan = self.objective.plan
-        return self._assemble(lambda rows: kernel.diagonal(rows, plan.mesh is not None))
-
     def gramian(self) -> Float[Array, "p p"]:
         """Jᵀ J."""
         plan = self.objective.plan

@@ -34,7 +34,8 @@ def test_list_names_everything(natpinn_command):
     names = json.loads(out)
     assert code == 0
     assert set(names["problems"]) == set(natpinn.problems.CATALOGUE)
-    assert set(names["optimizers"]) == {"sgd", "adam", "engd", "engd_w", "spring"}
+    exact = {"sgd", "adam", "engd", "engd_w", "spring"}
+    assert set(names["optimizers"]) == exact | {"engd_w_nystrom", "spring_nystrom"}
     code, out, _ = natpinn_command("list")
     assert "poisson_5d" in out
     assert "engd_w" in out
@@ -188,7 +189,7 @@ def test_a_file_of_settings_yields_to_another_optimizer_or_problem(natpinn_comma
     assert json.loads(out)["optimizer"] == {"name": "adam", "learning_rate": 1e-3}
     _, out, _ = natpinn_command(*base, "poisson_5d")
     changed = json.loads(out)
-    assert changed["problem"] == {"name": "poisson_5d", "dimension": 5}
+    assert changed["problem"] == {"name": "poisson_5d", "dimension": 5, "own": False}
     assert changed["model"]["widths"] == [64, 64, 48, 48]
     assert changed["optimizer"]["momentum"] == 0.8269661781185692
 

@@ -8,4 +8,6 @@ from .first_order import sgd as sgd
 from .natural_gradient import NaturalGradient as NaturalGradient
 from .natural_gradient import engd as engd
 from .natural_gradient import engd_w as engd_w
+from .natural_gradient import engd_w_nystrom as engd_w_nystrom
 from .natural_gradient import spring as spring
+from .natural_gradient import spring_nystrom as spring_nystrom

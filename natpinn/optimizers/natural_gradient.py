@@ -13,7 +13,7 @@ from ..line_search import Fixed, Grid, LineSearch, descend
 from ..models import Theta
 from ..objective import LeastSquares
 from ..schedule import Schedule
-from ..solvers import DampedSolver, Dual, Primal
+from ..solvers import DampedSolver, Dual, Nystrom, Primal
 from .base import Optimizer, StepInfo, norm
 
 DEFAULT_LEARNING_RATE = 0.1
@@ -85,6 +85,7 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
             "damping": info.damping,
             "momentum": momentum,
             "update_norm": size * norm(direction),
+            **info.details,
         }
         new_state = NaturalGradientState(phi, state.step + 1, solver_state)
         told = StepInfo(loss, details, info.is_recovered)
@@ -121,6 +122,34 @@ def spring(
     search = _search(learning_rate, line_search, default=Fixed(DEFAULT_LEARNING_RATE))
     cap = norm_cap if line_search is None else None
     return NaturalGradient(Dual(), search, damping, momentum, cap)
+
+
+def engd_w_nystrom(
+    damping: Any = 1e-6,
+    learning_rate: Any = None,
+    line_search: LineSearch | None = None,
+    rank: Any = 0.1,
+    variant: str = "gpu",
+) -> NaturalGradient:
+    """ENGD-W with a sketch of the kernel; a line search unless a rate is given."""
+    search = _search(learning_rate, line_search, default=Grid())
+    return NaturalGradient(Nystrom(rank, variant), search, damping)
+
+
+def spring_nystrom(
+    damping: Any = 1e-6,
+    momentum: Any = 0.9,
+    learning_rate: Any = None,
+    norm_cap: Any = 1e-3,
+    line_search: LineSearch | None = None,
+    rank: Any = 0.1,
+    variant: str = "gpu",
+) -> NaturalGradient:
+    """SPRING with a sketch of the kernel; a rate of 0.1 and a cap, or a line search instead."""
+    plain = spring(damping, momentum, learning_rate, norm_cap, line_search)
+    return NaturalGradient(
+        Nystrom(rank, variant), plain.line_search, plain.damping, plain.momentum, plain.norm_cap
+    )
 
 
 def _search(rate: Any, line_search: LineSearch | None, default: LineSearch) -> LineSearch:

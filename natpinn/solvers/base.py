@@ -16,7 +16,8 @@ class SolveInfo(NamedTuple):
     """What a solve has to say about itself."""
 
     damping: Float[Array, ""]  # the damping that was used
-    is_recovered: Bool[Array, ""]  # whether it is not the one that was asked for
+    is_recovered: Bool[Array, ""]  # whether the system could not be solved as it was
+    details: dict[str, Float[Array, ""]] = {}  # noqa: RUF012  # numbers for the records
 
 
 class Factorization(eqx.Module):

@@ -26,7 +26,7 @@ def solve_damped(
     is_hopeless = ~jnp.isfinite(round_off + jnp.sum(b))
 
     def attempt(damping: Float[Array, ""]) -> tuple[Array, Array]:
-        damped = matrix + damping * jnp.eye(len(matrix))
+        damped = matrix + damping * jnp.eye(len(matrix), dtype=matrix.dtype)
         factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
         x = jax.scipy.linalg.cho_solve((factor, True), b)
         error = jnp.linalg.norm(damped @ x - b)

@@ -1,0 +1,103 @@
+"""Conjugate gradients on the damped kernel: exact to a tolerance, and matrix-free."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ..errors import InputError
+from ..models import Theta
+from ..objective import Linearization
+from .base import DampedSolver, Factorization, SolveInfo
+from .sketch import Rank, Spectral, check_rank, columns, sketch_bytes, stable
+
+Map = Callable[[Float[Array, " n"]], Float[Array, " n"]]
+
+
+class ConjugateGradients(DampedSolver[None]):
+    """x = Jᵀ y with (J Jᵀ + λI) y = b to a relative residual, by products J(Jᵀ y) alone.
+
+    With a rank, a sketch is the preconditioner (sketch and precondition), and the number of
+    iterations depends on the spectrum below what it has captured alone.
+    """
+
+    rank: Rank | None = eqx.field(static=True, default=None)
+    tolerance: float = eqx.field(static=True, default=1e-10)
+    most_iterations: int = eqx.field(static=True, default=500)
+
+    def __check_init__(self):
+        if not 0 < self.tolerance < 1:
+            raise InputError(f"tolerance must be between 0 and 1, got {self.tolerance!r}")
+        if self.most_iterations < 1:
+            raise InputError(f"most_iterations must be at least 1, got {self.most_iterations!r}")
+        if self.rank is not None:
+            check_rank(self.rank)
+
+    def init(self, theta: Theta) -> None:
+        return None
+
+    def factorize(
+        self, linearization: Linearization, state: None, *, key: PRNGKeyArray
+    ) -> tuple["ConjugateGradientFactorization", None]:
+        sketch = None
+        if self.rank is not None:
+            n = len(linearization.residual)
+            sketch = stable(linearization.kernel_mm, n, columns(self.rank, n), key)
+        return ConjugateGradientFactorization(
+            linearization, sketch, self.tolerance, self.most_iterations
+        ), None
+
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        sketch = 0 if self.rank is None else sketch_bytes(self.rank, rows, parameters)
+        return 8 * (8 * rows + 2 * parameters) + sketch
+
+
+class ConjugateGradientFactorization(Factorization):
+    linearization: Linearization
+    sketch: Spectral | None
+    tolerance: float = eqx.field(static=True)
+    most_iterations: int = eqx.field(static=True)
+
+    def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
+        def damped_kernel(y: Float[Array, " n"]) -> Float[Array, " n"]:
+            return self.linearization.jvp(self.linearization.vjp(y)) + damping * y
+
+        def precondition(r: Float[Array, " n"]) -> Float[Array, " n"]:
+            return r if self.sketch is None else self.sketch.precondition(r, damping)
+
+        y, iterations = conjugate_gradients(
+            damped_kernel, b, precondition, self.tolerance, self.most_iterations
+        )
+        info = SolveInfo(damping, jnp.array(False), {"cg_iterations": iterations * 1.0})
+        return self.linearization.vjp(y), info
+
+    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
+        if self.sketch is not None:
+            return self.sketch.effective_dimension(damping)
+        raise InputError("plain conjugate gradients know no spectrum: give them a rank")
+
+
+def conjugate_gradients(
+    product: Map, b: Float[Array, " n"], precondition: Map, tolerance: float, most: int
+) -> tuple[Float[Array, " n"], Int[Array, ""]]:
+    """y with |A y − b| ≤ tolerance |b|, and the number of iterations it took."""
+
+    def is_open(carry: tuple[Array, ...]) -> Array:
+        _, r, _, _, iterations = carry
+        return (jnp.linalg.norm(r) > tolerance * jnp.linalg.norm(b)) & (iterations < most)
+
+    def iterate(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        y, r, p, rz, iterations = carry
+        q = product(p)
+        step = rz / (p @ q)
+        y, r = y + step * p, r - step * q
+        z = precondition(r)
+        new_rz = r @ z
+        return y, r, z + new_rz / rz * p, new_rz, iterations + 1
+
+    z = precondition(b)
+    start = (jnp.zeros_like(b), b, z, b @ z, jnp.array(0))
+    y, *_, iterations = jax.lax.while_loop(is_open, iterate, start)
+    return y, iterations

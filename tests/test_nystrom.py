@@ -1,0 +1,238 @@
+"""Sketches of the kernel, and conjugate gradients, against dense truth."""
+
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+import natpinn
+from natpinn import ConjugateGradients, Dual, InputError, Nystrom, engd_w_nystrom, spring_nystrom
+from natpinn.solvers.cg import conjugate_gradients
+from natpinn.solvers.sketch import LowRank, Spectral, gpu_efficient, stable
+
+KEY = jax.random.key(0)
+N = 40
+ALGORITHMS = {"gpu": gpu_efficient, "standard": stable}
+DECAYS = {
+    "flat": np.ones(N),
+    "polynomial": np.arange(1.0, N + 1) ** -2.0,
+    "exponential": 10.0 ** -np.arange(0, 12, 12 / N),
+    "steps": np.repeat([1.0, 1e-3, 1e-6, 1e-9], N // 4),
+}
+
+
+def matrix(values, seed=0, dtype: Any = np.float64):
+    vectors = np.linalg.qr(np.random.default_rng(seed).normal(size=(N, N)))[0]
+    return jnp.array((vectors * values) @ vectors.T, dtype)
+
+
+@eqx.filter_jit
+def approximate(A, name, rank, key):
+    return ALGORITHMS[name](lambda omega: A @ omega, N, rank, key, A.dtype)
+
+
+def dense(approximation):
+    if isinstance(approximation, Spectral):
+        return (approximation.vectors * approximation.values) @ approximation.vectors.T
+    return approximation.basis @ approximation.basis.T
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_at_full_rank_a_sketch_solves_exactly(name, decay):
+    A, b = matrix(DECAYS[decay]), jax.random.normal(KEY, (N,))
+    for damping in (1e-2, 1e-4):
+        x, _ = approximate(A, name, N, KEY).solve(b, jnp.array(damping))
+        wanted = jnp.linalg.solve(A + damping * jnp.eye(N), b)
+        np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-8 * float(jnp.linalg.norm(wanted)))
+
+
+def error_bound(values, rank):
+    """E|A − Â| ≤ …, Proposition 2.2 of Frangella, Tropp and Udell (arXiv 2110.02820)."""
+    bounds = []
+    for p in range(2, rank - 1):
+        head, tail = values[rank - p], values[rank - p :].sum()
+        spread = 2 * np.e**2 * rank / (p**2 - 1)
+        bounds.append((1 + 2 * (rank - p) / (p - 1)) * head + spread * tail)
+    return min(bounds)
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("rank", [6, 20, 32])
+def test_the_mean_error_obeys_the_bound_and_is_measured(decay, rank):
+    values = DECAYS[decay]
+    A = matrix(values)
+    for name in ALGORITHMS:
+        draws = [approximate(A, name, rank, jax.random.key(i)) for i in range(12)]
+        errors = [float(jnp.linalg.norm(A - dense(d), 2)) for d in draws]
+        assert np.mean(errors) <= error_bound(values, rank) + 1e-13
+        if np.mean(errors) > 1e-10:
+            ratios = [float(d.missed) / e for d, e in zip(draws, errors, strict=True)]
+            assert 0.2 < min(ratios) <= max(ratios) < 1.5
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    decay=st.sampled_from(sorted(DECAYS)),
+    rank=st.sampled_from([1, 7, 25, N]),
+    scale=st.floats(-8, 8),
+    damping=st.floats(-300, 2),
+    is_double=st.booleans(),
+    name=st.sampled_from(sorted(ALGORITHMS)),
+    seed=st.integers(0, 100),
+)
+def test_sketches_are_sound(decay, rank, scale, damping, is_double, name, seed):
+    """Positive semidefinite, never above A + νI, and a solve that is bounded by what it missed."""
+    dtype = np.float64 if is_double else np.float32
+    A = matrix(10.0**scale * DECAYS[decay], seed, dtype)
+    found = approximate(A, name, rank, jax.random.key(seed))
+    assert found.missed.dtype == dtype
+    size, eps = float(jnp.linalg.norm(A, 2)), float(jnp.finfo(dtype).eps)
+    lowest = jnp.linalg.eigvalsh(dense(found).astype(jnp.float64))[0]
+    gap = jnp.linalg.eigvalsh((A - dense(found)).astype(jnp.float64))[0]
+    round_off = 1e3 * N * eps * size + float(found.shift)
+    assert float(lowest) >= -round_off
+    assert float(gap) >= -round_off
+    b = jax.random.normal(jax.random.key(seed), (N,), dtype)
+    small = max(10.0**damping, float(jnp.finfo(dtype).tiny))
+    x, _ = found.solve(b, jnp.array(small, dtype))
+    assert bool(jnp.isfinite(x).all()) or small < 1e-30  # 1/damping itself overflows at full rank
+    if rank < N:
+        bound = 1 / max(float(found.missed), 1e-300) + 1 / (small + float(found.missed))
+        assert float(jnp.linalg.norm(x)) <= 10 * bound * float(jnp.linalg.norm(b))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A linearization of poisson_5d with 200 rows after some training, and its kernel."""
+    sizes = {"interior": 160, "boundary": 40}
+    problem = natpinn.problems.get("poisson_5d", points=sizes, widths=(24, 24))
+    model = problem.default_model(KEY)
+    objective, theta = problem.objective(model, problem.sample(KEY))
+    evaluation = problem.with_evaluation_points(100).evaluation(model, KEY)
+    optimizer = natpinn.engd_w(1e-6)
+    result = natpinn.train(objective, theta, optimizer, evaluation, key=KEY, steps=15)
+    linearization = eqx.filter_jit(lambda o, t: o.linearize(t))(objective, result.state.theta)
+    return linearization, jax.jit(lambda: linearization.kernel())()
+
+
+@eqx.filter_jit
+def solve_with(solver, linearization, damping):
+    system, _ = solver.factorize(linearization, None, key=KEY)
+    x, info = system.solve(linearization.residual, damping)
+    return ravel_pytree(x)[0], info
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        Nystrom(200, "gpu"),
+        Nystrom(200, "standard"),
+        ConjugateGradients(tolerance=1e-12, most_iterations=5000),
+        ConjugateGradients(0.1, tolerance=1e-12, most_iterations=5000),
+    ],
+    ids=lambda solver: repr(solver)[:40],
+)
+def test_solvers_agree_with_the_exact_one(trained, solver):
+    linearization, K = trained
+    damping = 1e-4 * jnp.linalg.norm(K, 2)
+    wanted, _ = solve_with(Dual(), linearization, damping)
+    found, _ = solve_with(solver, linearization, damping)
+    assert float(jnp.linalg.norm(found - wanted) / jnp.linalg.norm(wanted)) < 1e-8
+
+
+def test_a_preconditioner_saves_most_iterations(trained):
+    linearization, K = trained
+    damping = 1e-6 * jnp.linalg.norm(K, 2)
+    counts = {}
+    for rank in (None, 0.1, 0.3):
+        solver = ConjugateGradients(rank, tolerance=1e-10, most_iterations=5000)
+        _, info = solve_with(solver, linearization, damping)
+        counts[rank] = int(info.details["cg_iterations"])
+    assert counts[0.3] < counts[0.1] < counts[None] / 2
+    assert counts[0.3] < counts[None] / 5
+
+
+def test_conjugate_gradients_end_in_as_many_iterations_as_there_are_eigenvalues():
+    A = matrix(np.repeat([1.0, 2.0, 5.0, 9.0], N // 4))
+    b = jax.random.normal(KEY, (N,))
+    y, iterations = conjugate_gradients(lambda v: A @ v, b, lambda r: r, 1e-10, 100)
+    np.testing.assert_allclose(A @ y, b, atol=1e-9)
+    assert int(iterations) == 4
+    y, iterations = conjugate_gradients(lambda v: A @ v, 0 * b, lambda r: r, 1e-10, 100)
+    assert not y.any()
+    assert int(iterations) == 0
+
+
+def test_a_sketch_never_forms_the_kernel(trained):
+    linearization, K = trained
+    n = len(K)
+    for solver, forms in ((Nystrom(20), False), (ConjugateGradients(20), False), (Dual(), True)):
+        program = jax.make_jaxpr(
+            lambda s=solver: solve_with(s, linearization, jnp.array(1e-3))[0]
+        )()
+        assert (f"f64[{n},{n}]" in str(program)) == forms
+
+
+def test_a_tiny_damping_with_momentum_ends_in_sound_steps():
+    """The paper's damping and rank for poisson_5d, at which its published code overflows."""
+    sizes = {"interior": 160, "boundary": 40}
+    solution = natpinn.solve(
+        natpinn.problems.get("poisson_5d", points=sizes, widths=(24, 24)),
+        optimizer=spring_nystrom(6.8e-10, 0.9, 0.1, rank=0.1),
+        steps=100,
+        progress=False,
+    )
+    summary, losses = solution.summary, [record["loss"] for record in solution.history]
+    assert summary["status"] == "finished"
+    assert summary["rejected_steps"] == 0
+    assert max(losses) < 2 * losses[0]
+    assert losses[-1] < losses[0]
+    assert solution.history[-1]["sketch_error"] > 0
+
+
+def test_what_a_sketch_has_missed_is_not_amplified(trained):
+    """Divided by the damping alone it would be: that is what overflows."""
+    linearization, K = trained
+    b, damping = linearization.residual, jnp.array(6.8e-10)
+    system, _ = Nystrom(0.1).factorize(linearization, None, key=KEY)
+    y, _ = system.sketch.solve(b, damping)
+    basis = cast(LowRank, system.sketch).basis
+    unchecked = jnp.linalg.solve(basis @ basis.T + damping * jnp.eye(len(b)), b)
+    assert float(jnp.linalg.norm(K @ y - b)) <= 2 * float(jnp.linalg.norm(b))
+    assert float(jnp.linalg.norm(K @ unchecked - b)) > 1e3 * float(jnp.linalg.norm(b))
+
+
+def test_effective_dimensions_agree_at_full_rank(trained):
+    linearization, _ = trained
+    damping = jnp.array(1e-2)
+    wanted = Dual().factorize(linearization, None, key=KEY)[0].effective_dimension(damping)
+    for variant in ALGORITHMS:
+        system, _ = Nystrom(200, variant).factorize(linearization, None, key=KEY)
+        assert float(system.effective_dimension(damping)) == pytest.approx(float(wanted), rel=1e-6)
+    small, _ = Nystrom(50).factorize(linearization, None, key=KEY)
+    assert float(small.effective_dimension(damping)) <= float(wanted)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Nystrom(0), "rank is"),
+        (lambda: Nystrom(1.5), "rank is"),
+        (lambda: Nystrom(True), "rank is"),
+        (lambda: Nystrom(0.1, "fast"), "variant"),
+        (lambda: engd_w_nystrom(rank="many"), "rank is"),
+        (lambda: ConjugateGradients(0.1, tolerance=0), "tolerance"),
+        (lambda: ConjugateGradients(most_iterations=0), "most_iterations"),
+        (lambda: ConjugateGradients(-1), "rank is"),
+    ],
+)
+def test_bad_settings_are_explained(build, message):
+    with pytest.raises(InputError, match=message):
+        build()
