@@ -41,7 +41,7 @@ from .optimizers import sgd as sgd
 from .optimizers import spring as spring
 from .optimizers import spring_nystrom as spring_nystrom
 from .problem import Problem as Problem
-from .run import resume as resume
+from .resume import resume as resume
 from .run import solve as solve
 from .sampling import Held as Held
 from .sampling import Sampler as Sampler

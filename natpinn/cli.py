@@ -1,7 +1,6 @@
 """The command line: natpinn list | solve | resume | bench."""
 
 import json
-import math
 import os
 import shlex
 import sys
@@ -17,16 +16,13 @@ from rich.table import Table
 
 from . import __version__, cluster, records
 from . import config as configuration
-from .bench import bench_scaling as benchmark_scaling
-from .bench import bench_step as benchmark_step
-from .errors import InputError, NatpinnWarning, unknown
-from .memory import show_bytes
+from .cli_bench import JsonFlag, bench_app
+from .errors import InputError, NatpinnWarning
 from .problems import CATALOGUE
-from .report import draw_scaling
 from .resources import describe as describe_plan
 from .resources import explain as explain_plan
+from .resume import resume as resume_run
 from .run import Parts, model_key, plan, run
-from .run import resume as resume_run
 from .settings import parse_setting, read_file, without_dependants
 from .signals import STOPPED, Interrupts, say
 from .solution import Solution, section
@@ -41,12 +37,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench_app, name="bench")
 
 DEBUG = "NATPINN_DEBUG"  # the environment variable that shows tracebacks
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -125,6 +118,10 @@ def solve(
         str | None,
         typer.Option(help="Of each device, as in 8GB (by default what it has free)."),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Record effective_dimension, condition_number, largest_eigenvalue, …"),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -144,6 +141,7 @@ def solve(
     natpinn solve heat_4d --set problem.dimension=10 --dry-run
     natpinn solve heat_4d --memory-limit 2GB --explain
     natpinn solve poisson_10d --devices all
+    natpinn solve poisson_2d --track effective_dimension
     """
     flags = {
         "problem.name": problem,
@@ -154,6 +152,7 @@ def solve(
         "seed": seed,
         "compute.devices": int(devices) if devices and devices.isdecimal() else devices,
         "compute.memory_limit": memory_limit,
+        "track.quantities": track,
     }
     flags = {key: value for key, value in flags.items() if value is not None}
     flags |= dict(map(parse_setting, settings or []))
@@ -238,123 +237,6 @@ def resume(
     _finish(solution, as_json)
 
 
-@bench_app.callback()
-def bench() -> None:
-    """Measure how long things take on this machine."""
-
-
-@bench_app.command("step")
-def bench_step(
-    problems: Annotated[
-        list[str] | None,
-        typer.Option("--problem", help="A problem; may be given several times (default: all)."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in points.interior=1000."),
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timings to take the median of.")] = 5,
-    as_json: JsonFlag = False,
-) -> None:
-    """Time one SPRING step with a fixed learning rate, its parts, and the floor.
-
-    The floor is the fastest bare J Jᵀ of an N × P matrix plus one Cholesky solve, in the same run.
-
-    \b
-    natpinn bench step --problem poisson_2d
-    natpinn bench step --problem poisson_5d --set points.interior=1000 --set points.boundary=200
-    """
-    given = dict(map(parse_setting, settings or []))
-    configs = [
-        configuration.resolve({**given, "problem.name": name}) for name in problems or CATALOGUE
-    ]
-    results = []
-    for config in configs:
-        built = config.build_problem()
-        model = config.build_model(built, model_key(config.seed))
-        results.append(benchmark_step(built, model, repeats))
-        if not as_json:
-            _print_step(results[-1])
-    if as_json:
-        print(json.dumps(results[0] if len(results) == 1 else results, indent=2))
-
-
-@bench_app.command("scaling")
-def bench_scaling(
-    problem: Annotated[str, typer.Option(help="A problem from `natpinn list`.")] = "poisson_5d",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in points.interior=1000."),
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(help="rows, parameters, dimension or devices (default: all)."),
-    ] = None,
-    factors: Annotated[
-        str, typer.Option(help="What points and widths are multiplied with.")
-    ] = "0.25,0.5,1,2",
-    dimensions: Annotated[str, typer.Option(help="Dimensions to try.")] = "2,4,8,16",
-    repeats: Annotated[int, typer.Option(min=1, help="Timings to take the median of.")] = 3,
-    plot: Annotated[Path | None, typer.Option(help="Draw the result to this file.")] = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Time SPRING steps against N, P, d and the number of devices, and fit exponents.
-
-    \b
-    natpinn bench scaling --problem poisson_2d --vary rows --vary parameters
-    natpinn bench scaling --problem poisson_10d --factors 0.5,1,2,4 --plot scaling.png
-    """
-    given = dict(map(parse_setting, settings or []))
-    base = configuration.resolve({**given, "problem.name": problem})
-    known = ("rows", "parameters", "dimension", "devices")
-    for name in vary or ():
-        if name not in known:
-            raise unknown("quantity", name, known)
-
-    def make(points: float, widths: float, dimension: int | None) -> Any:
-        sized: dict[str, Any] = {
-            f"points.{key}": max(1, round(points * n)) for key, n in base.points.items()
-        }
-        sized["model.widths"] = [max(1, round(widths * w)) for w in base.model.widths]
-        if dimension is not None:
-            sized["problem.dimension"] = dimension
-        config = configuration.resolve({**given, **sized, "problem.name": problem})
-        built = config.build_problem()
-        return built, config.build_model(built, model_key(config.seed))
-
-    result = benchmark_scaling(
-        make, vary or known, _numbers(factors), [int(d) for d in _numbers(dimensions)], repeats
-    )
-    if plot is not None:
-        draw_scaling(result, plot)
-    if as_json:
-        print(json.dumps(result, indent=2))
-        return
-    for name, series in result.items():
-        exponent = series["exponent"]
-        growth = "" if exponent is None else f": time grows as {name}^{exponent:.2f}"
-        table = Table("N", "P", "d", "devices", "ms/step", "memory", title=name + growth)
-        for step in series["steps"]:
-            table.add_row(
-                f"{step['rows']:,}",
-                f"{step['parameters']:,}",
-                str(step["dimension"]),
-                str(step["devices"]),
-                f"{1000 * step['step_seconds']:.2f}",
-                show_bytes(step["memory_bytes"]),
-            )
-        Console().print(table)
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        numbers = [float(number) for number in text.split(",")]
-        assert all(0 < number < math.inf for number in numbers)
-    except (ValueError, AssertionError):
-        raise InputError(f"numbers are positive and written 0.5,1,2, got {text!r}") from None
-    return numbers
-
-
 def main() -> None:
     """The entry point: errors are one line on stderr, with exit code 2."""
     warnings.showwarning = _show_warning
@@ -382,6 +264,8 @@ def main() -> None:
         else:
             what = str(error).strip().split("\n")[0]
             _fail(f"unexpected {type(error).__name__}: {what} (set {DEBUG}=1 to see where)")
+    finally:
+        Interrupts.exits_at_once = False
 
 
 def _show_warning(message: Any, category: Any, *_: Any) -> None:
@@ -417,17 +301,6 @@ def _finish(solution: Solution, as_json: bool) -> None:
 def _fail(message: str) -> None:
     print(f"natpinn: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
-
-
-def _print_step(result: dict[str, Any]) -> None:
-    step, floor = 1000 * result["step_seconds"], 1000 * result["floor_seconds"]
-    parts = ", ".join(f"{name} {1000 * part:.2f}" for name, part in result["parts"].items())
-    print(
-        f"{result['problem']}: N = {result['rows']:,}, P = {result['parameters']:,}\n"
-        f"  step {step:.2f} ms, floor {floor:.2f} ms, ratio {result['floor_ratio']:.2f}, "
-        f"peak {result['peak_memory_bytes'] / 2**30:.2f} GiB on {result['device']}\n"
-        f"  parts, each compiled by itself, in ms: {parts}"
-    )
 
 
 def _names() -> dict[str, Any]:

@@ -24,6 +24,7 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from . import memory, optimizers, problems
+from .diagnostics import Tracking
 from .errors import InputError, unknown
 from .line_search import Fixed, Grid
 from .memory import parse_bytes
@@ -107,6 +108,12 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class TrackConfig:
+    quantities: tuple[str, ...]  # such as effective_dimension
+    every: int  # evaluations
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything needed to run again."""
 
@@ -121,6 +128,7 @@ class Config:
     train: TrainConfig
     compute: ComputeConfig
     checkpoint: CheckpointConfig
+    track: TrackConfig
 
     def as_dict(self) -> dict[str, Any]:
         """For a TOML file, which cannot hold None: it is written "none"."""
@@ -149,6 +157,12 @@ class Config:
             memory.require(8 * count, f"a model of {count:,} parameters", remedy)
             return problem.default_model(key, self.model.widths, activation)
         return make_model(self.model.name, key)
+
+    @property
+    def tracking(self) -> Tracking | None:
+        """What of the kernel is recorded during training."""
+        track = Tracking(self.track.quantities, self.track.every)
+        return track if track.names else None
 
     @property
     def memory_limit(self) -> int | None:
@@ -185,7 +199,7 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
         merged["train.budget"] = DEFAULT_BUDGET
     config = _structure(merged)
     check_limits(config.train.steps, config.train.budget, config.train.stop_at)
-    _ = config.memory_limit  # fails here if it cannot be read
+    _ = config.memory_limit, config.tracking  # fails here if they cannot be
     every = config.checkpoint.every_seconds
     if every is not None and not every > 0:
         raise InputError(f"checkpoint.every_seconds must be positive, got {every}")
@@ -292,6 +306,8 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         "compute.devices": 1,
         "compute.memory_limit": "none",
         "checkpoint.every_seconds": DEFAULT_CHECKPOINT_SECONDS,
+        "track.quantities": [],
+        "track.every": 1,
     }
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +11,16 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from . import checkpoint, cluster, records
+from . import cluster, records
 from .checkpoint import named_arrays
-from .config import OPTIMIZERS, Config, check_format, resolve
+from .config import Config, resolve
 from .display import Display
-from .errors import InputError, NatpinnWarning
+from .errors import InputError
 from .memory import show_bytes
 from .models import Theta, as_model, parameter_count
 from .objective import LeastSquares
 from .optimizers import Optimizer
-from .plan import Plan, make_mesh
+from .plan import Plan
 from .problem import Problem
 from .records import RunFolder
 from .resources import (
@@ -31,12 +30,10 @@ from .resources import (
     plan_step,
     smaller_limit,
     strategy,
-    unpack_plan,
 )
-from .settings import flatten
 from .signals import Interrupts
-from .solution import Solution, rebuild_problem, section
-from .train import Callback, Progress, Snapshot, TrainResult, begin, is_over, is_scheduled, train
+from .solution import Solution
+from .train import Callback, Progress, Snapshot, TrainResult, train
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,7 @@ def solve(
     memory_limit: str | int | None = None,
     out: Path | str | None = None,
     checkpoint_seconds: float | None = None,
+    track: Sequence[str] = (),
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Solution:
@@ -97,7 +95,8 @@ def solve(
     the default one; an optimizer's name takes the best settings known for the problem. With neither
     steps nor budget, training takes 60 seconds. It uses one device unless told a number or "all",
     and at most the memory that is free there, or less if told "8GB". The folder `out` records the
-    run, with a checkpoint every 60 seconds or as told, from which `natpinn.resume` goes on.
+    run, with a checkpoint every 60 seconds or as told, from which `natpinn.resume` goes on; `track`
+    names what of the kernel's spectrum is recorded, as "effective_dimension".
     """
     if not isinstance(problem, Problem | str):
         raise InputError(f"a problem is a Problem or the name of one, got {problem!r}")
@@ -117,6 +116,7 @@ def solve(
         "compute.devices": devices,
         "compute.memory_limit": None if memory_limit is None else str(memory_limit),
         "checkpoint.every_seconds": checkpoint_seconds,
+        "track.quantities": list(track) or None,
         **{f"points.{key}": n for key, n in (points or {}).items()},
     }
     config = resolve(
@@ -129,7 +129,7 @@ def solve(
     described = config.as_dict()
     described["problem"]["own"] = is_own
     if isinstance(optimizer, Optimizer):
-        described["optimizer"] = _describe(optimizer)
+        described["optimizer"] = describe(optimizer)
     else:
         optimizer = config.build_optimizer()
     if model is None:
@@ -139,74 +139,6 @@ def solve(
         described["model"] = {"name": type(model).__name__}
     parts = Parts.make(problem, model, optimizer, config, described)
     return run(parts, out, progress, callbacks)
-
-
-def resume(
-    path: Path | str,
-    problem: Problem | None = None,
-    model: Any = None,
-    optimizer: Optimizer | None = None,
-    *,
-    steps: int | None = None,
-    budget: float | None = None,
-    stop_at: float | None = None,
-    devices: int | str | None = None,
-    memory_limit: str | int | None = None,
-    progress: bool = True,
-    callbacks: Sequence[Callback] = (),
-) -> Solution:
-    """Go on with a run from its last checkpoint, as if it had never stopped.
-
-    Limits are those of the whole run, what is done included; without any the run's own hold. Code
-    of your own (a problem, a model, an optimizer that was built in Python) is not in the folder and
-    has to be passed again. Devices and memory limit are as before unless others are given.
-    """
-    folder = RunFolder(Path(path), is_new=False) if cluster.is_first() else None
-    try:
-        parts = _rebuilt(Path(path), problem, model, optimizer, {
-            "train.steps": steps,
-            "train.budget": budget,
-            "train.stop_at": stop_at,
-            "compute.devices": devices,
-            "compute.memory_limit": None if memory_limit is None else str(memory_limit),
-        })  # fmt: skip
-        keeps_plan = devices is None and memory_limit is None
-        earlier = _earlier(parts, Path(path), keeps_plan, folder)
-        return run(parts, path, progress, callbacks, earlier)
-    finally:
-        if folder is not None:
-            folder.close()
-
-
-def _rebuilt(
-    folder: Path, problem: Problem | None, model: Any, optimizer: Any, limits: Mapping[str, Any]
-) -> Parts:
-    """What a run is made of, from its folder and what the folder cannot hold."""
-    recorded = records.read_config(folder)
-    check_format(recorded)
-    if (folder / records.SUMMARY).exists():
-        summary = records.read_summary(folder)
-        if summary.get("status") == "diverged":
-            raise InputError(f"the run in {folder} diverged: {summary.get('message')}")
-    if problem is None:
-        problem = rebuild_problem(recorded)
-    settings = _known_settings(folder, recorded, problem, model, optimizer)
-    assert problem is not None
-    given = {key: value for key, value in limits.items() if value is not None}
-    if given.keys() & {"train.steps", "train.budget"}:  # new limits replace all the old ones
-        old = dict.fromkeys(("train.steps", "train.budget", "train.stop_at"), "none")
-        given = old | given
-    config = resolve(settings | given, problem)
-    described = {**config.as_dict(), "model": recorded["model"]}
-    if optimizer is not None:
-        described["optimizer"] = _describe(optimizer)
-        if described["optimizer"] != recorded["optimizer"]:
-            message = "the run goes on with another optimizer than before"
-            warnings.warn(message, NatpinnWarning, stacklevel=3)
-    problem = config.apply_sizes(problem)
-    model = config.build_model(problem, model_key(config.seed)) if model is None else model
-    optimizer = config.build_optimizer() if optimizer is None else optimizer
-    return Parts.make(problem, as_model(model), optimizer, config, described)
 
 
 def run(
@@ -250,6 +182,7 @@ def run(
                     callbacks=[*own, *callbacks],
                     resume=None if earlier is None else earlier.snapshot,
                     history=history,
+                    tracking=config.tracking,
                 )
             return _sum_up(parts, planned, result, folder)
     except jax.errors.JaxRuntimeError as error:
@@ -281,64 +214,6 @@ def _plan(parts: Parts, earlier: Earlier | None) -> Planned:
     if earlier is None or earlier.plan is None:
         return plan(parts)
     return keep_plan(parts.objective, parts.theta, parts.optimizer, earlier.plan)
-
-
-def _earlier(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | None) -> Earlier:
-    """What a run has left in its folder: perhaps no checkpoint, if it was killed early."""
-    is_whole = (path / records.SUMMARY).exists()
-    nothing = begin(parts.optimizer, parts.theta, model_key(0))
-    like = {"snapshot": nothing, "plan": pack_plan(Plan())}
-    stored = checkpoint.latest(path / records.CHECKPOINT, like)
-    if stored is None:
-        if is_whole:
-            raise InputError(f"the run in {path} has no checkpoint to go on from")
-        message = f"the run in {path} has no checkpoint yet: it begins again"
-        warnings.warn(message, NatpinnWarning, stacklevel=3)
-        return Earlier(folder, None, [], None)
-    snapshot = stored["snapshot"]
-    step, seconds = int(snapshot.state.step), float(snapshot.seconds)
-    limits = parts.config.train
-    if is_whole and is_over(step, seconds, limits.steps, limits.budget):
-        raise InputError(
-            f"the run in {path} has taken {step:,} steps in {seconds:.1f} s, which is all that its "
-            f"limits allow: give a larger --budget or --steps, of the whole run"
-        )
-    history = [
-        record
-        for record in records.read_history(path)
-        if record["step"] <= step and is_scheduled(int(record["step"]))
-    ]
-    mesh = make_mesh(parts.config.compute.devices)
-    plan = unpack_plan(stored["plan"], mesh) if keeps_plan else None
-    return Earlier(folder, snapshot, history, plan)
-
-
-def _known_settings(
-    folder: Path, described: Mapping[str, Any], problem: Any, model: Any, optimizer: Any
-) -> dict[str, Any]:
-    """The settings of a run, less those that stand for objects that were passed."""
-    kept = flatten(described)
-    for kind, given in (("model", model), ("optimizer", optimizer)):
-        name = section(described, kind).get("name")
-        is_known = name == "mlp" if kind == "model" else name in OPTIMIZERS
-        if given is None and not is_known:
-            raise InputError(
-                f"the {kind} of the run in {folder} ({name}) is code of your own, which a run "
-                f"folder does not run: pass it again{_how(kind, name)}"
-            )
-        if given is not None:
-            kept = {key: v for key, v in kept.items() if not key.startswith(f"{kind}.")}
-    if problem is None:
-        name = section(described, "problem").get("name")
-        raise InputError(
-            f"the problem of the run in {folder} ({name}) is code of your own, which a run folder "
-            f"does not run: pass it again{_how('problem', name)}"
-        )
-    return kept
-
-
-def _how(kind: str, name: Any) -> str:
-    return f" with --{kind} {name}" if ":" in str(name) else f" as {kind}="
 
 
 def _recorder(folder: RunFolder) -> Callback:
@@ -400,6 +275,7 @@ def _outcome(result: TrainResult) -> dict[str, Any]:
         "steps": steps,
         "seconds": result.seconds,
         "compile_seconds": result.compile_seconds,
+        "tracking_seconds": result.tracking_seconds,
         "steps_per_second": steps / result.seconds if result.seconds else 0.0,
         "rejected_steps": int(result.state.events.rejected),
         "recovered_steps": int(result.state.events.recovered),
@@ -428,7 +304,7 @@ def _out_of_memory(planned: Planned) -> InputError:
     )
 
 
-def _describe(optimizer: Optimizer) -> dict[str, Any]:
+def describe(optimizer: Optimizer) -> dict[str, Any]:
     """The parts and numbers of an optimizer that was built in Python."""
     fields = vars(optimizer).items()
     parts = {name: type(part).__name__ for name, part in fields if isinstance(part, eqx.Module)}

@@ -14,6 +14,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from . import memory
+from .diagnostics import Tracking
 from .errors import InputError
 from .models import Theta
 from .objective import LeastSquares
@@ -95,6 +96,7 @@ class TrainResult:
     history: list[dict[str, float]]
     status: Status
     message: str
+    tracking_seconds: float = 0.0  # not counted as training
 
     @property
     def state(self) -> TrainState:
@@ -121,12 +123,15 @@ def train(
     callbacks: Sequence[Callback] = (),
     resume: Snapshot | None = None,
     history: Sequence[dict[str, float]] = (),
+    tracking: Tracking | None = None,
 ) -> TrainResult:
     """Train until `steps` are taken, `budget` seconds are spent or a callback returns True.
 
     A run that is resumed goes on from its snapshot and history; its limits count from its start.
     """
     check_limits(steps, budget)
+    if tracking is not None and not hasattr(optimizer, "damping"):
+        raise InputError("only optimizers with a damping have what can be tracked, as engd_w has")
     if not bool(all_finite(theta)):
         raise InputError("the model's parameters are not finite before training: mend its start")
     use_compilation_cache()
@@ -137,7 +142,7 @@ def train(
         (optimizer, objective, evaluation, snapshot.state, snapshot.best_theta), plan
     )
     best, seconds = float(snapshot.best), float(snapshot.seconds)
-    compile_seconds = float(snapshot.compile_seconds)
+    compile_seconds, tracking_seconds = float(snapshot.compile_seconds), 0.0
     history = list(history)
 
     def take(count: int, state: TrainState) -> tuple[TrainState, Outcome]:
@@ -149,9 +154,19 @@ def train(
         if outcome is not None:
             record |= {name: float(value) for name, value in outcome.info.details.items()}
             record |= _event_counts(state)
+            record |= track(record)
         history.append(record)
         if is_scheduled(step) and is_better(record):
             best_theta, best = copied(state.theta), _or_infinity(record[criterion])
+
+    def track(record: dict[str, float]) -> dict[str, float]:
+        nonlocal tracking_seconds
+        if tracking is None or len(history) % tracking.every:
+            return {}
+        started = time.perf_counter()
+        found = tracking(objective, state, record["damping"])
+        tracking_seconds += time.perf_counter() - started
+        return found
 
     def is_better(record: dict[str, float]) -> bool:
         return record[criterion] < best or best == math.inf  # something is better than nothing
@@ -215,7 +230,7 @@ def train(
     snapshot = on_this_process(now())
     last_is_best = not is_scheduled(step) and is_better(history[-1])
     best_theta = snapshot.state.theta if last_is_best else snapshot.best_theta
-    return TrainResult(snapshot, best_theta, history, status, message)
+    return TrainResult(snapshot, best_theta, history, status, message, tracking_seconds)
 
 
 def begin(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> Snapshot:

@@ -3,6 +3,8 @@
 import os
 import tempfile
 
+import pytest
+
 _cache = tempfile.TemporaryDirectory(prefix="natpinn-tests-")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
@@ -11,3 +13,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Thousands of loaded programs take more maps of memory than a process may have."""
+    yield
+    import jax
+
+    jax.clear_caches()

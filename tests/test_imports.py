@@ -21,11 +21,13 @@ LAYERS = [
     {"optimizers"},
     {"checkpoint", "sizes"},
     {"planner", "steps", "records"},
+    {"diagnostics"},
     {"train"},
     {"resources"},
     {"display", "report", "config", "bench"},
     {"solution"},
     {"run"},
+    {"resume", "cli_bench"},
     {"cli"},
     {"__main__"},
 ]

@@ -13,8 +13,9 @@ from jax.flatten_util import ravel_pytree
 
 import natpinn
 from natpinn import ConjugateGradients, Dual, InputError, Nystrom, engd_w_nystrom, spring_nystrom
+from natpinn.bench import bench_nystrom
 from natpinn.solvers.cg import conjugate_gradients
-from natpinn.solvers.sketch import LowRank, Spectral, gpu_efficient, stable
+from natpinn.solvers.sketch import LowRank, gpu_efficient, stable
 
 KEY = jax.random.key(0)
 N = 40
@@ -35,12 +36,6 @@ def matrix(values, seed=0, dtype: Any = np.float64):
 @eqx.filter_jit
 def approximate(A, name, rank, key):
     return ALGORITHMS[name](lambda omega: A @ omega, N, rank, key, A.dtype)
-
-
-def dense(approximation):
-    if isinstance(approximation, Spectral):
-        return (approximation.vectors * approximation.values) @ approximation.vectors.T
-    return approximation.basis @ approximation.basis.T
 
 
 @pytest.mark.parametrize("decay", DECAYS)
@@ -70,7 +65,7 @@ def test_the_mean_error_obeys_the_bound_and_is_measured(decay, rank):
     A = matrix(values)
     for name in ALGORITHMS:
         draws = [approximate(A, name, rank, jax.random.key(i)) for i in range(12)]
-        errors = [float(jnp.linalg.norm(A - dense(d), 2)) for d in draws]
+        errors = [float(jnp.linalg.norm(A - d.dense, 2)) for d in draws]
         assert np.mean(errors) <= error_bound(values, rank) + 1e-13
         if np.mean(errors) > 1e-10:
             ratios = [float(d.missed) / e for d, e in zip(draws, errors, strict=True)]
@@ -94,8 +89,8 @@ def test_sketches_are_sound(decay, rank, scale, damping, is_double, name, seed):
     found = approximate(A, name, rank, jax.random.key(seed))
     assert found.missed.dtype == dtype
     size, eps = float(jnp.linalg.norm(A, 2)), float(jnp.finfo(dtype).eps)
-    lowest = jnp.linalg.eigvalsh(dense(found).astype(jnp.float64))[0]
-    gap = jnp.linalg.eigvalsh((A - dense(found)).astype(jnp.float64))[0]
+    lowest = jnp.linalg.eigvalsh(found.dense.astype(jnp.float64))[0]
+    gap = jnp.linalg.eigvalsh((A - found.dense).astype(jnp.float64))[0]
     round_off = 1e3 * N * eps * size + float(found.shift)
     assert float(lowest) >= -round_off
     assert float(gap) >= -round_off
@@ -236,3 +231,31 @@ def test_effective_dimensions_agree_at_full_rank(trained):
 def test_bad_settings_are_explained(build, message):
     with pytest.raises(InputError, match=message):
         build()
+
+
+def test_the_spectrum_is_tracked_during_training():
+    sizes = {"interior": 20, "boundary": 10}
+    problem = natpinn.problems.get("poisson_2d", points=sizes, widths=(6,))
+    options: dict[str, Any] = {"optimizer": natpinn.engd_w(1e-3), "steps": 12, "progress": False}
+    names = ["effective_dimension", "condition_number", "largest_eigenvalue"]
+    tracked = natpinn.solve(problem, track=names, **options)
+    plain = natpinn.solve(problem, **options)
+    assert [r["l2_error"] for r in tracked.history] == [r["l2_error"] for r in plain.history]
+    assert tracked.summary["tracking_seconds"] > 0 == plain.summary["tracking_seconds"]
+    for record in tracked.history[1:]:
+        assert 0 < record["effective_dimension"] < 30
+        assert record["condition_number"] <= record["largest_eigenvalue"] / 1e-3 + 1.001
+    with pytest.raises(InputError, match="effective_dimension"):
+        natpinn.solve(problem, track=["efective_dimension"], **options)
+    options["optimizer"] = natpinn.adam()
+    with pytest.raises(InputError, match="with a damping"):
+        natpinn.solve(problem, track=names, **options)
+
+
+def test_bench_nystrom_compares_the_algorithms():
+    for name, row in bench_nystrom(60, [0.2, 0.5], runs=2, warm_ups=1).items():
+        assert row["gpu"]["seconds"] > 0
+        assert row["gpu"]["peak_memory_bytes"] > 0
+        assert row["gpu"]["error"] == pytest.approx(row["standard"]["error"], rel=0.5)
+        assert row["speedup"] == row["standard"]["seconds"] / row["gpu"]["seconds"]
+        assert name in ("0.2", "0.5")

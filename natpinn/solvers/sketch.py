@@ -38,6 +38,11 @@ class Approximation(eqx.Module):
     missed: eqx.AbstractVar[Float[Array, ""]]  # σ, about the largest eigenvalue of A − Â
     shift: eqx.AbstractVar[Float[Array, ""]]  # ν, more than round-off if that was not enough
 
+    @property
+    @abstractmethod
+    def dense(self) -> Float[Array, "n n"]:
+        """Â itself."""
+
     @abstractmethod
     def solve(
         self, b: Float[Array, " n"], damping: Float[Array, ""]
@@ -55,6 +60,10 @@ class Spectral(Approximation):
     values: Float[Array, " k"]  # from the largest
     missed: Float[Array, ""]
     shift: Float[Array, ""]
+
+    @property
+    def dense(self) -> Float[Array, "n n"]:
+        return (self.vectors * self.values) @ self.vectors.T
 
     def solve(
         self, b: Float[Array, " n"], damping: Float[Array, ""]
@@ -82,6 +91,10 @@ class LowRank(Approximation):
     basis: Float[Array, "n k"]
     missed: Float[Array, ""]
     shift: Float[Array, ""]
+
+    @property
+    def dense(self) -> Float[Array, "n n"]:
+        return self.basis @ self.basis.T
 
     def solve(
         self, b: Float[Array, " n"], damping: Float[Array, ""]
