@@ -64,10 +64,7 @@ def worth_factoring(factors: Factors) -> bool:
 
 def structure_pays(left: Block, right: Block) -> bool:
     """Whether products of factors cost less than products of gradients, per pair of rows."""
-    if not (isinstance(left, Factors) and isinstance(right, Factors)):
-        return False
-    _, out, into = left.shape
-    return left.streams * right.streams * (2 * (out + into) + ELEMENT_COST) < 2 * out * into
+    return _pair_cost(left, right) < 2 * leaf_size(left)
 
 
 def jacobian_vector(rows: Blocks, v: PyTree[Float[Array, "..."]]) -> Float[Array, " n"]:
@@ -195,6 +192,36 @@ def gramian(rows: Sequence[Rows], on_devices: bool = False) -> Float[Array, "p p
         total = loop(source.chunks, add(source), total)
     total = jax.lax.psum(total, DEVICES) if on_devices else total
     return _mirror(total)
+
+
+def assembly_cost(conditions: Sequence[tuple[Blocks, int]]) -> float:
+    """The operations of `kernel`, from the blocks of each condition and its number of rows."""
+    total = 0.0
+    for i, (left, n) in enumerate(conditions):
+        for j, (right, m) in enumerate(conditions[: i + 1]):
+            pairs = n * (n + 1) / 2 if i == j else n * m
+            for a, b in zip(leaves(left), leaves(right), strict=True):
+                total += pairs * _pair_cost(a, b)
+    return total
+
+
+def product_cost(conditions: Sequence[tuple[Blocks, int]], columns: int) -> float:
+    """The operations of `kernel_times`."""
+    total = 0.0
+    for blocks, n in conditions:
+        for block in leaves(blocks):
+            forming = block.streams if isinstance(block, Factors) else 0
+            total += 2 * n * leaf_size(block) * 2 * (columns + forming)
+    return total
+
+
+def _pair_cost(left: Block, right: Block) -> float:
+    """The operations of one leaf for one pair of rows, the cheaper way."""
+    if not (isinstance(left, Factors) and isinstance(right, Factors)):
+        return 2 * leaf_size(left)
+    _, out, into = left.shape
+    structured = left.streams * right.streams * (2 * (out + into) + ELEMENT_COST)
+    return min(structured, 2 * leaf_size(left))
 
 
 def row_count(rows: Blocks) -> int:

@@ -115,6 +115,16 @@ class LeastSquares(eqx.Module):
         blocks = jax.vmap(per_point, (0, 0, None))(points, scale, rows)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
 
+    def block_shapes(self, theta: Theta) -> dict[str, Blocks]:
+        """The rows of each condition at one point, as shapes."""
+
+        def at_one(name: str) -> Blocks:
+            points, scale = self._padded(name)
+            first = jax.tree.map(lambda leaf: leaf[:1], points)
+            return self.linearize_points(name, theta, first, scale[:1])[1]
+
+        return {name: jax.eval_shape(lambda name=name: at_one(name)) for name in self.conditions}
+
     def stream(self, name: str, theta: Theta) -> Rows:
         """The rows of one condition, computed whenever they are asked for."""
         points, scale = self._padded(name)
@@ -239,6 +249,19 @@ class Linearization(eqx.Module):
             lambda rows, y: kernel.kernel_times(rows, y, plan.working_bytes, plan.mesh is not None),
             y,
         )
+
+    def kernel_cost(self) -> float:
+        """The operations of `kernel`, known before anything is computed."""
+        return kernel.assembly_cost(self._counted_shapes())
+
+    def product_cost(self, columns: int) -> float:
+        """The operations of `kernel_mm`."""
+        return kernel.product_cost(self._counted_shapes(), columns)
+
+    def _counted_shapes(self) -> list[tuple[Blocks, int]]:
+        shapes = self.objective.block_shapes(self.theta)
+        counts = self.objective.row_counts(self.theta)
+        return [(shapes[name], counts[name]) for name in counts]
 
     def gramian(self) -> Float[Array, "p p"]:
         """Jᵀ J."""

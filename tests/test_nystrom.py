@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 import natpinn
-from natpinn import ConjugateGradients, Dual, InputError, Nystrom, engd_w_nystrom, spring_nystrom
+from natpinn import (
+    ConjugateGradients,
+    Dual,
+    InputError,
+    Linearization,
+    Nystrom,
+    engd_w_nystrom,
+    spring_nystrom,
+)
 from natpinn.bench import bench_nystrom
 from natpinn.solvers.cg import conjugate_gradients
+from natpinn.solvers.ladder import Ladder
+from natpinn.solvers.ladder import start as start_ladder
 from natpinn.solvers.sketch import LowRank, gpu_efficient, stable
 
 KEY = jax.random.key(0)
@@ -119,7 +129,8 @@ def trained():
 
 @eqx.filter_jit
 def solve_with(solver, linearization, damping):
-    system, _ = solver.factorize(linearization, None, key=KEY)
+    state = solver.init(linearization.theta)
+    system, _ = solver.factorize(linearization, state, key=KEY)
     x, info = system.solve(linearization.residual, damping)
     return ravel_pytree(x)[0], info
 
@@ -197,8 +208,9 @@ def test_what_a_sketch_has_missed_is_not_amplified(trained):
     linearization, K = trained
     b, damping = linearization.residual, jnp.array(6.8e-10)
     system, _ = Nystrom(0.1).factorize(linearization, None, key=KEY)
-    y, _ = system.sketch.solve(b, damping)
-    basis = cast(LowRank, system.sketch).basis
+    sketch = cast(LowRank, cast(Any, system).sketch)
+    y, _ = sketch.solve(b, damping)
+    basis = sketch.basis
     unchecked = jnp.linalg.solve(basis @ basis.T + damping * jnp.eye(len(b)), b)
     assert float(jnp.linalg.norm(K @ y - b)) <= 2 * float(jnp.linalg.norm(b))
     assert float(jnp.linalg.norm(K @ unchecked - b)) > 1e3 * float(jnp.linalg.norm(b))
@@ -259,3 +271,48 @@ def test_bench_nystrom_compares_the_algorithms():
         assert row["gpu"]["error"] == pytest.approx(row["standard"]["error"], rel=0.5)
         assert row["speedup"] == row["standard"]["seconds"] / row["gpu"]["seconds"]
         assert name in ("0.2", "0.5")
+
+
+def test_an_automatic_rank_climbs_to_where_it_pays():
+    ladder = Ladder((10, 20), (0.3, 0.6))
+    rung = start_ladder()
+    seen = []
+    for removed in (0.9, 0.1, 0.5, 1.0, 1.0):  # pays, no longer, not here either, exact
+        seen.append(int(rung.rung))
+        rung = ladder.move(rung, jnp.array(removed))
+    assert seen == [0, 0, 1, 2, 2]
+    waits = []
+    for _ in range(200):  # below, nothing pays: it is tried again, ever more rarely
+        if int(rung.rung) < 2:
+            waits.append(len(seen))
+        seen.append(int(rung.rung))
+        rung = ladder.move(rung, jnp.array(1.0 if int(rung.rung) == 2 else 0.0))
+    gaps = np.diff(waits)
+    assert len(gaps) >= 1
+    assert all(gaps[1:] > gaps[:-1])
+
+
+@pytest.mark.parametrize("variant", ALGORITHMS)
+def test_an_automatic_rank_ends_where_the_exact_solve_does(variant):
+    sizes = {"interior": 120, "boundary": 30}
+    problem = natpinn.problems.get("poisson_2d", points=sizes, widths=(40, 40))
+    options: dict[str, Any] = {"steps": 60, "progress": False}
+    auto = natpinn.solve(problem, optimizer=engd_w_nystrom(1e-8, rank="auto"), **options)
+    exact = natpinn.solve(problem, optimizer=natpinn.engd_w(1e-8), **options)
+    ranks = [record["sketch_rank"] for record in auto.history[1:]]
+    assert min(ranks) < 150 == ranks[-1]
+    assert auto.summary["best_l2"] < 3 * exact.summary["best_l2"]
+
+
+def test_a_sketch_that_would_not_pay_is_not_made(trained):
+    linearization, _ = trained
+    cheap, dear = Ladder.of(linearization), 10 * linearization.kernel_cost()
+    assert cheap.costs == tuple(sorted(cheap.costs))
+    assert all(cost < 0.8 for cost in cheap.costs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Linearization, "product_cost", lambda self, k: dear)
+        assert Ladder.of(linearization).ranks == ()
+        x, info = solve_with(Nystrom("auto"), linearization, jnp.array(1e-3))
+    wanted, _ = solve_with(Dual(), linearization, jnp.array(1e-3))
+    assert float(jnp.linalg.norm(x - wanted) / jnp.linalg.norm(wanted)) < 1e-9
+    assert float(info.details["sketch_rank"]) == 200

@@ -44,6 +44,10 @@ class DampedSolver(eqx.Module, Generic[State]):
         self, linearization: Linearization, state: State, *, key: PRNGKeyArray
     ) -> tuple[Factorization, State]: ...
 
+    def update(self, system: Factorization, state: State, info: SolveInfo) -> State:
+        """What the solver learns from a solve."""
+        return state
+
     @abstractmethod
     def system_bytes(self, rows: int, parameters: int) -> int:
         """The memory of the matrices that a solve has at the same time."""

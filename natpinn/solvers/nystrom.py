@@ -1,6 +1,7 @@
 """ENGD-W and SPRING with a sketch in place of the kernel."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -8,7 +9,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..errors import unknown
 from ..models import Theta
 from ..objective import Linearization
+from . import ladder
 from .base import DampedSolver, Factorization, SolveInfo
+from .damped import MATRICES
+from .ladder import Ladder, LadderFactorization, Rung
 from .sketch import (
     Approximation,
     Rank,
@@ -22,32 +26,46 @@ from .sketch import (
 VARIANTS: dict[str, Callable[..., Approximation]] = {"gpu": gpu_efficient, "standard": stable}
 
 
-class Nystrom(DampedSolver[None]):
+class Nystrom(DampedSolver[Rung | None]):
     """x = Jᵀ (nys(J Jᵀ) + λI)⁻¹ b, from products J(JᵀΩ) with k random vectors: O(NPk).
 
     Directions that the sketch has missed are damped by the largest eigenvalue that it has missed
-    (see `sketch`). The rank is a number of vectors, or a share of the rows below 1.
+    (see `sketch`). The rank is a number of vectors, a share of the rows below 1, or "auto": then it
+    goes up and down during training, up to the exact solve (see `ladder`).
     """
 
-    rank: Rank = eqx.field(static=True, default=0.1)
+    rank: Rank | Literal["auto"] = eqx.field(static=True, default=0.1)
     variant: str = eqx.field(static=True, default="gpu")
 
     def __check_init__(self):
-        check_rank(self.rank)
+        if self.rank != "auto":
+            check_rank(self.rank)
         if self.variant not in VARIANTS:
             raise unknown("variant of Nystrom", str(self.variant), VARIANTS)
 
-    def init(self, theta: Theta) -> None:
-        return None
+    def init(self, theta: Theta) -> Rung | None:
+        return ladder.start() if self.rank == "auto" else None
 
     def factorize(
-        self, linearization: Linearization, state: None, *, key: PRNGKeyArray
-    ) -> tuple["NystromFactorization", None]:
-        n = len(linearization.residual)
-        sketch = VARIANTS[self.variant](linearization.kernel_mm, n, columns(self.rank, n), key)
+        self, linearization: Linearization, state: Rung | None, *, key: PRNGKeyArray
+    ) -> tuple["NystromFactorization | LadderFactorization", Rung | None]:
+        algorithm, n = VARIANTS[self.variant], len(linearization.residual)
+        if state is not None:
+            rungs = Ladder.of(linearization)
+            return LadderFactorization(linearization, rungs, state.rung, key, algorithm), state
+        assert self.rank != "auto"
+        sketch = algorithm(linearization.kernel_mm, n, columns(self.rank, n), key)
         return NystromFactorization(linearization, sketch), None
 
+    def update(self, system: Factorization, state: Rung | None, info: SolveInfo) -> Rung | None:
+        if state is None or not isinstance(system, LadderFactorization):
+            return state
+        return system.ladder.move(state, info.details["removed"])
+
     def system_bytes(self, rows: int, parameters: int) -> int:
+        if self.rank == "auto":
+            largest = sketch_bytes(max(ladder.SHARES), rows, parameters)
+            return max(largest, MATRICES * 8 * rows**2)
         return sketch_bytes(self.rank, rows, parameters)
 
 

@@ -116,7 +116,8 @@ def check_rank(rank: Rank) -> None:
     is_number = isinstance(rank, int | float) and not isinstance(rank, bool)
     if not is_number or not (0 < rank < 1 or (rank >= 1 and rank % 1 == 0)):
         raise InputError(
-            f"rank is a number of vectors, as 350, or a share of the rows, as 0.1, got {rank!r}"
+            f'rank is a number of vectors, as 350, a share of the rows, as 0.1, or "auto", got '
+            f"{rank!r}"
         )
 
 
