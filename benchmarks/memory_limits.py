@@ -5,11 +5,9 @@
 The first three are meant for a GPU with 140 GB, the others for any machine.
 """
 
-import argparse
-import json
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
+
+from runs import run_all
 
 POINTS = "--set points.interior={} --set points.boundary={}"
 RUNS = {
@@ -26,30 +24,14 @@ RUNS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}")
-    arguments = parser.parse_args()
-    rows = []
-    for name in arguments.names or RUNS:
-        folder = arguments.out / name
-        command = ["solve", *RUNS[name].split(), "--out", str(folder)]
-        subprocess.run([sys.executable, "-m", "natpinn", *command], check=True)
-        rows.append(f"natpinn solve {RUNS[name]}\n    {outcome(folder)}")
-    print("\n".join(rows))
-
-
-def outcome(folder: Path) -> str:
-    """One line of numbers from a run folder."""
-    summary = json.loads((folder / "summary.json").read_text())
-    losses = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").open()]
+def outcome(summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     return (
         f"{summary['status']}: {1000 / summary['steps_per_second']:.0f} ms/step, loss "
-        f"{losses[0]:.3g} → {losses[-1]:.3g}, peak {summary['peak_memory_bytes'] / 1e9:.2f} GB on "
-        f"{summary['device']}\n    {summary['strategy']}"
+        f"{metrics[0]['loss']:.3g} → {metrics[-1]['loss']:.3g}, peak "
+        f"{summary['peak_memory_bytes'] / 1e9:.2f} GB on {summary['device']}\n"
+        f"    {summary['strategy']}"
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_all(__doc__, RUNS, outcome)

@@ -5,11 +5,9 @@
 Meant for a large GPU; each run is the command that the table names.
 """
 
-import argparse
-import json
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
+
+from runs import run_all
 
 RUNS = {
     "5d": "poisson_5d --optimizer spring --budget 60",
@@ -22,23 +20,7 @@ RUNS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}")
-    arguments = parser.parse_args()
-    rows = []
-    for name in arguments.names or RUNS:
-        folder = arguments.out / name
-        command = ["solve", *RUNS[name].split(), "--out", str(folder)]
-        subprocess.run([sys.executable, "-m", "natpinn", *command], check=True)
-        rows.append(f"natpinn solve {RUNS[name]}\n    {outcome(folder)}")
-    print("\n".join(rows))
-
-
-def outcome(folder: Path) -> str:
-    """One line of numbers from a run folder."""
-    summary = json.loads((folder / "summary.json").read_text())
+def outcome(summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     milliseconds = 1000 / summary["steps_per_second"]
     return (
         f"{summary['status']}: L2 best {summary['best_l2']:.3e} final {summary['final_l2']:.3e}, "
@@ -49,4 +31,4 @@ def outcome(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_all(__doc__, RUNS, outcome)
