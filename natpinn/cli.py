@@ -150,7 +150,7 @@ def solve(
         "train.budget": budget,
         "train.stop_at": stop_at,
         "seed": seed,
-        "compute.devices": int(devices) if devices and devices.isdecimal() else devices,
+        "compute.devices": _device_count(devices),
         "compute.memory_limit": memory_limit,
         "track.quantities": track,
     }
@@ -231,7 +231,7 @@ def resume(
         steps=steps,
         budget=budget,
         stop_at=stop_at,
-        devices=int(devices) if devices and devices.isdecimal() else devices,
+        devices=_device_count(devices),
         memory_limit=memory_limit,
     )
     _finish(solution, as_json)
@@ -283,6 +283,11 @@ def _refuse_code(base: dict[str, Any], flags: dict[str, Any], path: Path | None)
                 f"{path} names {kind} code of your own ({name}), which a file may not run: say it "
                 f"on the command line too, {said.format(name)}"
             )
+
+
+def _device_count(text: str | None) -> int | str | None:
+    """A number of devices, or a word for them, as settings have it."""
+    return int(text) if text and text.isdecimal() else text
 
 
 def _finish(solution: Solution, as_json: bool) -> None:

@@ -67,8 +67,7 @@ class RunFolder:
         """Write a checkpoint in the background; whether that works is known the next time."""
         was_writing = self._checkpoints.is_writing
         self._attempt("checkpoints", self._checkpoints.finish, is_proof=was_writing)
-        start = lambda: self._checkpoints.start(step, tree)  # noqa: E731
-        self._attempt("checkpoints", start, is_proof=False)
+        self._attempt("checkpoints", lambda: self._checkpoints.start(step, tree), is_proof=False)
 
     def finish(self, write_results: Callable[[Path], None]) -> Path:
         """Write all that is left, into another folder if this one has become useless."""

@@ -133,8 +133,7 @@ def engd_w_nystrom(
     variant: str = "gpu",
 ) -> NaturalGradient:
     """ENGD-W with a sketch of the kernel; a line search unless a rate is given."""
-    search = _search(learning_rate, line_search, default=Grid())
-    return NaturalGradient(Nystrom(rank, variant), search, damping)
+    return _with_sketch(engd_w(damping, learning_rate, line_search), rank, variant)
 
 
 def spring_nystrom(
@@ -148,8 +147,13 @@ def spring_nystrom(
 ) -> NaturalGradient:
     """SPRING with a sketch of the kernel; a rate of 0.1 and a cap, or a line search instead."""
     plain = spring(damping, momentum, learning_rate, norm_cap, line_search)
+    return _with_sketch(plain, rank, variant)
+
+
+def _with_sketch(exact: NaturalGradient, rank: Any, variant: str) -> NaturalGradient:
+    """The same optimizer with a sketch in place of its solver."""
     return NaturalGradient(
-        Nystrom(rank, variant), plain.line_search, plain.damping, plain.momentum, plain.norm_cap
+        Nystrom(rank, variant), exact.line_search, exact.damping, exact.momentum, exact.norm_cap
     )
 
 

@@ -17,7 +17,7 @@ class SolveInfo(NamedTuple):
 
     damping: Float[Array, ""]  # the damping that was used
     is_recovered: Bool[Array, ""]  # whether the system could not be solved as it was
-    details: dict[str, Float[Array, ""]] = {}  # noqa: RUF012  # numbers for the records
+    details: dict[str, Float[Array, ""]] = {}  # noqa: RUF012  # for the records; never changed
 
 
 class Factorization(eqx.Module):
