@@ -1,41 +1,95 @@
 """Exact, sketched and automatic rank on poisson_5d, with batches of 1000, 5000 and 10,000 rows.
 
-    python benchmarks/randomized.py --out OUT [NAME …]
+    python benchmarks/randomized.py --out runs.jsonl [NAME …]
+    python benchmarks/randomized.py --out runs.jsonl --draw randomized.png
 
 Names are METHOD-ROWS, as exact-1000, gpu-5000, standard-5000, auto-10000. Meant for a large GPU.
 """
 
+import argparse
+import json
+from pathlib import Path
 from typing import Any
 
-from runs import run_all
+import matplotlib
 
-METHODS = {
-    "exact": "engd_w",
-    "gpu": "engd_w_nystrom --set optimizer.rank=0.1",
-    "standard": "engd_w_nystrom --set optimizer.rank=0.1 --set optimizer.variant=standard",
-    "auto": "engd_w_nystrom --set optimizer.rank=auto",
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+import natpinn
+from natpinn.optimizers import engd_w, engd_w_nystrom
+
+DAMPING = 3.1732122998048178e-12  # of the paper's best run of ENGD-W
+OPTIMIZERS = {
+    "exact": engd_w(DAMPING),
+    "gpu": engd_w_nystrom(DAMPING, rank=0.1),
+    "standard": engd_w_nystrom(DAMPING, rank=0.1, variant="standard"),
+    "auto": engd_w_nystrom(DAMPING, rank="auto"),
 }
-RUNS = {
-    f"{method}-{rows}": f"poisson_5d --optimizer {optimizer} --budget 60"
-    f" --set points.interior={rows * 17 // 20} --set points.boundary={rows * 3 // 20}"
-    for rows in (1000, 5000, 10_000)
-    for method, optimizer in METHODS.items()
-}
+ROWS = (1000, 5000, 10_000)
+NAMES = [f"{method}-{rows}" for rows in ROWS for method in OPTIMIZERS]
 
 
-def outcome(summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="runs are appended to this file")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds a run")
+    parser.add_argument("--draw", type=Path, help="draw the runs of the file instead")
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
+    arguments = parser.parse_args()
+    if arguments.draw is None:
+        for name in arguments.names or NAMES:
+            record = {"name": name, **solve(name, arguments.budget)}
+            with arguments.out.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+    records = [json.loads(line) for line in arguments.out.read_text().splitlines()]
+    for record in records:
+        print(describe(record))
+    if arguments.draw is not None:
+        draw({record["name"]: record for record in records}, arguments.draw)
+
+
+def solve(name: str, budget: float) -> dict[str, Any]:
+    method, rows = name.split("-")
+    interior = int(rows) * 17 // 20
+    problem = natpinn.problems.get(
+        "poisson_5d", points={"interior": interior, "boundary": int(rows) - interior}
+    )
+    solution = natpinn.solve(problem, optimizer=OPTIMIZERS[method], budget=budget, progress=False)
+    columns = ("step", "seconds", "loss", "l2_error", "step_size", "sketch_rank", "removed")
+    history = [{key: r[key] for key in columns if key in r} for r in solution.history]
+    return {"summary": solution.summary, "history": history}
+
+
+def describe(record: dict[str, Any]) -> str:
+    summary, history = record["summary"], record["history"]
     reached = []
     for error in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-        times = [r["seconds"] for r in metrics if (r["l2_error"] or 1) <= error]
-        reached.append(f"{error:.0e} {times[0]:.1f} s" if times else f"{error:.0e} –")
-    ranks = [record.get("sketch_rank") for record in metrics[1:]]
+        times = [r["seconds"] for r in history if (r["l2_error"] or 1) <= error]
+        reached.append(f"{error:.0e} {times[0]:.2f} s" if times else f"{error:.0e} –")
+    ranks = [r["sketch_rank"] for r in history if r.get("sketch_rank")]
     return (
-        f"{summary['status']}: best L2 {summary['best_l2']:.2e}, "
+        f"{record['name']}: {summary['status']}, best L2 {summary['best_l2']:.2e}, "
         f"{1000 / summary['steps_per_second']:.2f} ms/step, {summary['steps']} steps; "
-        f"{', '.join(reached)}"
-        + (f"; ranks {ranks[0]:.0f} … {ranks[-1]:.0f}" if ranks and ranks[-1] else "")
+        f"{', '.join(reached)}" + (f"; ranks {ranks[0]:.0f} … {ranks[-1]:.0f}" if ranks else "")
     )
 
 
+def draw(records: dict[str, Any], path: Path) -> None:
+    figure, axes = plt.subplots(1, len(ROWS), figsize=(13, 4), sharey=True, layout="constrained")
+    for rows, axis in zip(ROWS, axes, strict=True):
+        for method in OPTIMIZERS:
+            history = records[f"{method}-{rows}"]["history"][1:]
+            seconds = [r["seconds"] for r in history]
+            axis.loglog(seconds, [r["l2_error"] for r in history], label=method, lw=1.2)
+        axis.set(title=f"N = {rows:,}", xlabel="seconds")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("L2 error")
+    axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
 if __name__ == "__main__":
-    run_all(__doc__, RUNS, outcome)
+    main()

@@ -24,7 +24,7 @@ from natpinn import (
     solve,
     spring,
 )
-from natpinn.solvers.damped import _by_eigenvalues, solve_damped
+from natpinn.solvers.damped import by_eigenvalues, solve_damped
 
 SQUARE = Box.unit(2)
 
@@ -87,7 +87,7 @@ def test_eigenvalues_below_zero_are_clipped():
     rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (3, 3)))[0]
     matrix = (rotation * values) @ rotation.T
     b = rotation @ jnp.ones(3)
-    x = _by_eigenvalues(matrix, b, jnp.array(0.1))
+    x = by_eigenvalues(matrix, b, jnp.array(0.1))
     np.testing.assert_allclose(rotation.T @ x, 1 / (values.clip(0) + 0.1), rtol=1e-12)
     far, info = SOLVE(matrix, b, jnp.array(1e-12))  # no damping that is tried is large enough
     assert info.is_recovered

@@ -70,7 +70,7 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         system, solver_state = self.solver.factorize(linearization, state.solver, key=key)
         shifted_residual = linearization.residual - linearization.jvp(carried)
         correction, info = system.solve(shifted_residual, damping)
-        solver_state = self.solver.update(system, solver_state, info)
+        solver_state = self.solver.update(solver_state, info)
         phi = jax.tree.map(jnp.add, carried, correction)
 
         # The state stays uncorrected: a corrected one would be corrected again at every step.

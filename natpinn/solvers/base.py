@@ -44,7 +44,7 @@ class DampedSolver(eqx.Module, Generic[State]):
         self, linearization: Linearization, state: State, *, key: PRNGKeyArray
     ) -> tuple[Factorization, State]: ...
 
-    def update(self, system: Factorization, state: State, info: SolveInfo) -> State:
+    def update(self, state: State, info: SolveInfo) -> State:
         """What the solver learns from a solve."""
         return state
 

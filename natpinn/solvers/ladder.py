@@ -1,9 +1,11 @@
 """Which rank of a sketch is worth its cost: a ladder of ranks with the exact solve on top.
 
-A sketch of rank k removes a share of the residual, in the linear model, at a share of the cost of
-the exact solve. As long as it removes more per operation than the exact solve could at best, it is
-used; if not, the next rung is. From time to time the rung below is tried again, and the more often
-that has failed, the later. All rungs are in one program, so going up and down compiles nothing.
+Training starts on the lowest rung. A rung is left for the next one when its sketch misses too large
+a share of the kernel, or when the loss has fallen too slowly for some steps, from batch to batch
+and for what they cost. Steps that follow exact ones are different: where these are limited by a
+line search, one with a sketch, damped by what it misses, may go much further. So from time to time
+the rung below is tried for a step, and kept while the loss falls by half or more; the more often
+that has failed, the later. All rungs are in one program: going up and down compiles nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +14,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ..models import Theta
 from ..objective import Linearization
@@ -22,19 +24,28 @@ from .sketch import Approximation
 
 SHARES = (0.05, 0.1, 0.2, 0.4)  # of the rows
 DEAREST = 0.8  # of the cost of the exact solve: rungs above are left out
-FIRST_WAIT, LONGEST_WAIT = 10, 1000  # steps before the rung below is tried again
+MOST_MISSED = 1e-7  # of the trace, in one direction: with more, sketched steps lead astray
+SLOW = 0.2  # nats, powers of e, by which the loss falls per cost of an exact solve
+STALLED = 3  # slow steps in a row
+FAST = 0.7  # nats per step: what a sketched step after exact ones must reach
+FIRST_WAIT, LONGEST_WAIT = 10, 1000  # steps before the rung below is tried
 
 
-class Rung(NamedTuple):
-    """Where on the ladder the coming solve stands."""
+class Climb(NamedTuple):
+    """Where on the ladder the coming solve stands, and what is known of the last one."""
 
     rung: Int[Array, ""]
+    is_trial: Bool[Array, ""]  # whether it was entered from above
+    slow_steps: Int[Array, ""]  # in a row
     wait: Int[Array, ""]  # steps until the rung below is tried
     patience: Int[Array, ""]  # how long that will be the next time
+    missed_share: Float[Array, ""]  # σ / tr(Â)
+    loss: Float[Array, ""]  # before the last step, on its batch
 
 
-def start() -> Rung:
-    return Rung(jnp.array(0), jnp.array(FIRST_WAIT), jnp.array(FIRST_WAIT))
+def start() -> Climb:
+    none, wait = jnp.array(0), jnp.array(FIRST_WAIT)
+    return Climb(none, jnp.array(False), none, wait, wait, jnp.array(0.0), jnp.array(jnp.inf))
 
 
 class Ladder(eqx.Module):
@@ -56,19 +67,28 @@ class Ladder(eqx.Module):
                 costs.append(cost)
         return cls(tuple(ranks), tuple(costs))
 
-    def move(self, state: Rung, removed: Float[Array, ""]) -> Rung:
-        """The next rung, from the share of the residual that this one has removed."""
+    def move(self, state: Climb, loss: Float[Array, ""]) -> Climb:
+        """The rung of the coming step, from the loss before it."""
         top = len(self.ranks)
-        costs = jnp.array([*self.costs, 1.0])
-        pays = removed >= costs[state.rung]
         is_top = state.rung == top
-        wait = jnp.maximum(state.wait - 1, 0)
-        tries = (wait == 0) & (state.rung > 0) & (pays | is_top)
-        climbs = ~pays & ~is_top
-        step = jnp.where(climbs, 1, jnp.where(tries, -1, 0))
-        patience = jnp.where(climbs, jnp.minimum(2 * state.patience, LONGEST_WAIT), state.patience)
-        wait = jnp.where(climbs | tries, patience, wait)
-        return Rung(jnp.clip(state.rung + step, 0, top), wait, patience)
+        fall = jnp.log(state.loss / loss)  # of the logarithm of the loss, in the last step
+        is_slow = fall < SLOW * jnp.array([*self.costs, 1.0])[state.rung]
+        slow_steps = jnp.where(is_slow, state.slow_steps + 1, 0)
+        is_poor = (state.missed_share > MOST_MISSED) | (slow_steps >= STALLED)
+        climbs = ~is_top & jnp.where(state.is_trial, ~(fall >= FAST), is_poor)
+        falls = is_top & (state.wait <= 1) & (top > 0)
+
+        later = jnp.minimum(2 * state.patience, LONGEST_WAIT)
+        patience = jnp.where(climbs & state.is_trial, later, state.patience)
+        return Climb(
+            rung=jnp.minimum(state.rung, top) + jnp.where(climbs, 1, jnp.where(falls, -1, 0)),
+            is_trial=falls | (state.is_trial & ~climbs),
+            slow_steps=jnp.where(climbs | falls, 0, slow_steps),
+            wait=jnp.where(is_top & ~falls, state.wait - 1, patience),
+            patience=patience,
+            missed_share=state.missed_share,
+            loss=loss,
+        )
 
 
 class LadderFactorization(Factorization):
@@ -81,13 +101,10 @@ class LadderFactorization(Factorization):
     algorithm: Callable[..., Approximation] = eqx.field(static=True)
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
-        rung = jnp.minimum(self.rung, len(self.ladder.ranks))
-        y, is_recovered, missed = jax.lax.switch(rung, self._rungs(b, damping))
+        y, is_recovered, missed = jax.lax.switch(self.rung, self._rungs(b, damping))
         x = self.linearization.vjp(y)
-        left = b - self.linearization.jvp(x)
-        removed = 1 - jnp.sum(left**2) / jnp.sum(b**2)
         ranks = jnp.array([*self.ladder.ranks, len(b)], dtype=b.dtype)
-        details = {"sketch_rank": ranks[rung], "sketch_error": missed, "removed": removed}
+        details = {"sketch_rank": ranks[self.rung], "missed_share": missed}
         return x, SolveInfo(damping, is_recovered, details)
 
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
@@ -100,7 +117,7 @@ class LadderFactorization(Factorization):
 
         def sketched(rank: int) -> tuple[Array, Array, Array]:
             sketch = self.algorithm(product, n, rank, self.key)
-            return *sketch.solve(b, damping), sketch.missed
+            return *sketch.solve(b, damping), sketch.missed / sketch.trace
 
         def exact() -> tuple[Array, Array, Array]:
             y, info = solve_damped(self.linearization.kernel(), b, damping)

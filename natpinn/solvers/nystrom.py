@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..errors import unknown
@@ -12,7 +13,7 @@ from ..objective import Linearization
 from . import ladder
 from .base import DampedSolver, Factorization, SolveInfo
 from .damped import MATRICES
-from .ladder import Ladder, LadderFactorization, Rung
+from .ladder import Climb, Ladder, LadderFactorization
 from .sketch import (
     Approximation,
     Rank,
@@ -26,7 +27,7 @@ from .sketch import (
 VARIANTS: dict[str, Callable[..., Approximation]] = {"gpu": gpu_efficient, "standard": stable}
 
 
-class Nystrom(DampedSolver[Rung | None]):
+class Nystrom(DampedSolver[Climb | None]):
     """x = Jᵀ (nys(J Jᵀ) + λI)⁻¹ b, from products J(JᵀΩ) with k random vectors: O(NPk).
 
     Directions that the sketch has missed are damped by the largest eigenvalue that it has missed
@@ -43,24 +44,25 @@ class Nystrom(DampedSolver[Rung | None]):
         if self.variant not in VARIANTS:
             raise unknown("variant of Nystrom", str(self.variant), VARIANTS)
 
-    def init(self, theta: Theta) -> Rung | None:
+    def init(self, theta: Theta) -> Climb | None:
         return ladder.start() if self.rank == "auto" else None
 
     def factorize(
-        self, linearization: Linearization, state: Rung | None, *, key: PRNGKeyArray
-    ) -> tuple["NystromFactorization | LadderFactorization", Rung | None]:
+        self, linearization: Linearization, state: Climb | None, *, key: PRNGKeyArray
+    ) -> tuple["NystromFactorization | LadderFactorization", Climb | None]:
         algorithm, n = VARIANTS[self.variant], len(linearization.residual)
         if state is not None:
             rungs = Ladder.of(linearization)
+            state = rungs.move(state, 0.5 * jnp.sum(linearization.residual**2))
             return LadderFactorization(linearization, rungs, state.rung, key, algorithm), state
         assert self.rank != "auto"
         sketch = algorithm(linearization.kernel_mm, n, columns(self.rank, n), key)
         return NystromFactorization(linearization, sketch), None
 
-    def update(self, system: Factorization, state: Rung | None, info: SolveInfo) -> Rung | None:
-        if state is None or not isinstance(system, LadderFactorization):
-            return state
-        return system.ladder.move(state, info.details["removed"])
+    def update(self, state: Climb | None, info: SolveInfo) -> Climb | None:
+        if state is None:
+            return None
+        return state._replace(missed_share=info.details["missed_share"])
 
     def system_bytes(self, rows: int, parameters: int) -> int:
         if self.rank == "auto":
@@ -75,8 +77,8 @@ class NystromFactorization(Factorization):
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
         y, is_recovered = self.sketch.solve(b, damping)
-        info = SolveInfo(damping, is_recovered, {"sketch_error": self.sketch.missed})
-        return self.linearization.vjp(y), info
+        details = {"missed_share": self.sketch.missed / self.sketch.trace}
+        return self.linearization.vjp(y), SolveInfo(damping, is_recovered, details)
 
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         """Of the sketch: a lower bound of the kernel's."""

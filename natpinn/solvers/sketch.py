@@ -4,7 +4,8 @@ Both algorithms compute Nys(A + νI) = Y_ν (ΩᵀY_ν)⁻¹ Y_νᵀ with Y_ν =
 which never exceeds A + νI. The product A Ω is all that they ask of A.
 
 What is missed, A − Â, is not zero, and a residual there must not be divided by the damping λ alone.
-Its largest eigenvalue σ is estimated from a few more random vectors, and a solve uses
+Its largest eigenvalue σ is estimated from a few more random vectors, whose part of B is a sketch of
+what the others have missed. A solve uses
 
     (Â + λI)⁻¹ S + (I − S)/(λ + σ),    S = Â (Â + σI)⁻¹,
 
@@ -23,25 +24,28 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..errors import InputError
 from .base import smooth_count
-from .damped import solve_damped
+from .damped import give_up, solve_damped
 
 Product = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]  # Ω ↦ A Ω
 Rank = int | float  # a number of vectors, or a share of the rows below 1
 RAISES = 8  # of the shift, each tenfold, until the Cholesky factor exists
-PROBES = 8  # random vectors that measure what was missed
-POWERS = 8  # of the small matrix whose largest eigenvalue is σ
+PROBES = 8  # random vectors more, which measure what the others have missed
 
 
 class Approximation(eqx.Module):
     """A positive semidefinite matrix of low rank."""
 
-    missed: eqx.AbstractVar[Float[Array, ""]]  # σ, about the largest eigenvalue of A − Â
+    missed: eqx.AbstractVar[Float[Array, ""]]  # σ, about the largest eigenvalue missed
     shift: eqx.AbstractVar[Float[Array, ""]]  # ν, more than round-off if that was not enough
 
     @property
     @abstractmethod
     def dense(self) -> Float[Array, "n n"]:
         """Â itself."""
+
+    @property
+    @abstractmethod
+    def trace(self) -> Float[Array, ""]: ...
 
     @abstractmethod
     def solve(
@@ -64,6 +68,10 @@ class Spectral(Approximation):
     @property
     def dense(self) -> Float[Array, "n n"]:
         return (self.vectors * self.values) @ self.vectors.T
+
+    @property
+    def trace(self) -> Float[Array, ""]:
+        return self.values.sum()
 
     def solve(
         self, b: Float[Array, " n"], damping: Float[Array, ""]
@@ -96,15 +104,19 @@ class LowRank(Approximation):
     def dense(self) -> Float[Array, "n n"]:
         return self.basis @ self.basis.T
 
+    @property
+    def trace(self) -> Float[Array, ""]:
+        return jnp.sum(self.basis**2)
+
     def solve(
         self, b: Float[Array, " n"], damping: Float[Array, ""]
     ) -> tuple[Float[Array, " n"], Bool[Array, ""]]:
         core = self.basis.T @ self.basis
         if self.basis.shape[0] == self.basis.shape[1]:  # nothing can be missed
-            inner, info = solve_damped(core, self.basis.T @ b, damping)
+            inner, info = solve_damped(core, self.basis.T @ b, damping, give_up)
             return (b - self.basis @ inner) / info.damping, info.is_recovered
-        seen, info = solve_damped(core, self.basis.T @ b, self.missed)
-        inside, inner_info = solve_damped(core, seen, damping)
+        seen, info = solve_damped(core, self.basis.T @ b, self.missed, give_up)
+        inside, inner_info = solve_damped(core, seen, damping, give_up)
         outside = (b - self.basis @ seen) / (damping + self.missed)
         return self.basis @ inside + outside, info.is_recovered | inner_info.is_recovered
 
@@ -127,8 +139,8 @@ def columns(rank: Rank, rows: int) -> int:
 
 
 def sketch_bytes(rank: Rank, rows: int, parameters: int) -> int:
-    """What a sketch takes: Y, B and copies of them, k × k matrices, JᵀΩ."""
-    width = columns(rank, rows) + PROBES
+    """What a sketch takes: Ω, Y_ν, B and a copy, k × k matrices, JᵀΩ."""
+    width = _width(columns(rank, rows), rows)
     return 8 * width * (4 * rows + 3 * width + parameters)
 
 
@@ -136,79 +148,67 @@ def stable(
     product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: Any = jnp.float64
 ) -> Spectral:
     """The standard algorithm (Frangella, Tropp and Udell 2023, Algorithm 2.1)."""
-    random = jax.random.normal(key, (n, rank + PROBES), dtype)
-    omega, _ = jnp.linalg.qr(random[:, :rank])
-    y, probes, seen_by_probes = _sketch(product, omega, random[:, rank:])
-    basis, shift = _basis(omega, y)
+    omega, _ = jnp.linalg.qr(_random(n, rank, key, dtype))
+    basis, shift = _basis(omega, product(omega))
     vectors, singular_values, _ = jnp.linalg.svd(basis, full_matrices=False)
-    missed = _missed(basis, probes, seen_by_probes)
-    return Spectral(vectors, (singular_values**2 - shift).clip(0), missed, shift)
+    return Spectral(vectors, (singular_values**2 - shift).clip(0), _missed(basis, rank), shift)
 
 
 def gpu_efficient(
     product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: Any = jnp.float64
 ) -> LowRank:
     """The paper's Algorithm 2: no QR, no SVD, Cholesky factors only."""
-    random = jax.random.normal(key, (n, rank + PROBES), dtype)
-    omega = random[:, :rank]  # Gaussian, so well-conditioned already
-    y, probes, seen_by_probes = _sketch(product, omega, random[:, rank:])
-    basis, shift = _basis(omega, y)  # of A + νI: the shift stays
-    return LowRank(basis, _missed(basis, probes, seen_by_probes), shift)
+    omega = _random(n, rank, key, dtype)  # well-conditioned already
+    basis, shift = _basis(omega, product(omega))  # of A + νI: the shift stays
+    return LowRank(basis, _missed(basis, rank), shift)
 
 
-def _sketch(
-    product: Product, omega: Float[Array, "n k"], probes: Float[Array, "n q"]
-) -> tuple[Array, Array, Array]:
-    """A Ω, the probes, and A times the probes: one product."""
-    rank = omega.shape[1]
-    if rank == len(omega):
-        return product(omega), probes, probes
-    together = product(jnp.concatenate([omega, probes], axis=1))
-    return together[:, :rank], probes, together[:, rank:]
+def _width(rank: int, n: int) -> int:
+    return min(n, rank + PROBES)
+
+
+def _random(n: int, rank: int, key: PRNGKeyArray, dtype: Any) -> Float[Array, "n k"]:
+    """Gaussian vectors; all unit vectors at full rank, where square ones are ill-conditioned."""
+    width = _width(rank, n)
+    return jnp.eye(n, dtype=dtype) if width == n else jax.random.normal(key, (n, width), dtype)
 
 
 def _basis(
     omega: Float[Array, "n k"], y: Float[Array, "n k"]
 ) -> tuple[Float[Array, "n k"], Float[Array, ""]]:
-    """B = Y_ν C⁻¹ with Y_ν = Y + νΩ and CᵀC = ΩᵀY_ν, and the shift ν that was needed."""
-    smallest = jnp.finfo(y.dtype).eps * jnp.linalg.norm(y)
+    """B = Y_ν C⁻ᵀ with Y_ν = Y + νΩ and C Cᵀ = ΩᵀY_ν, and the shift ν that was needed."""
 
-    def attempt(shift: Float[Array, ""]) -> tuple[Array, Array]:
-        core = omega.T @ (y + shift * omega)
-        return shift, jax.lax.linalg.cholesky(core, symmetrize_input=True)
+    def factorize(shifted: Float[Array, "n k"]) -> Float[Array, "k k"]:
+        return jax.lax.linalg.cholesky(omega.T @ shifted, symmetrize_input=True)
 
-    def is_open(carry: tuple[Array, Array, Array]) -> Array:
-        raises, _, factor = carry
+    def is_open(carry: tuple[Array, ...]) -> Array:
+        raises, _, _, factor = carry
         return ~jnp.isfinite(factor).all() & (raises < RAISES)
 
-    def raise_shift(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        raises, shift, _ = carry
-        return raises + 1, *attempt(10 * shift)
+    def raise_shift(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        raises, shift, shifted, _ = carry
+        shifted = shifted + 9 * shift * omega
+        return raises + 1, 10 * shift, shifted, factorize(shifted)
 
-    first = (jnp.array(0), *attempt(smallest))
-    _, shift, factor = jax.lax.while_loop(is_open, raise_shift, first)
+    shift = jnp.finfo(y.dtype).eps * jnp.linalg.norm(y)
     shifted = y + shift * omega
-    return jax.scipy.linalg.solve_triangular(factor, shifted.T, lower=True).T, shift
-
-
-def _missed(
-    basis: Float[Array, "n k"], probes: Float[Array, "n q"], products: Float[Array, "n q"]
-) -> Float[Array, ""]:
-    """σ ≈ |A − Â|: the largest eigenvalue of a Nyström approximation of A − Â from the probes."""
-    n, rank = basis.shape
-    if rank == n:
-        return jnp.zeros((), basis.dtype)
-    errors = products - basis @ (basis.T @ probes)
-    core = probes.T @ errors
-    round_off = jnp.finfo(core.dtype).eps * jnp.abs(jnp.trace(core))
-    factor = jax.scipy.linalg.cho_factor(
-        (core + core.T) / 2 + round_off * jnp.eye(len(core), dtype=core.dtype)
+    first = (jnp.array(0), shift, shifted, factorize(shifted))
+    _, shift, shifted, factor = jax.lax.while_loop(is_open, raise_shift, first)
+    basis = jax.lax.linalg.triangular_solve(
+        factor, shifted, left_side=False, lower=True, transpose_a=True
     )
-    step = jax.scipy.linalg.cho_solve(factor, errors.T @ errors)
-    vector, size = jnp.ones(len(core), core.dtype), jnp.zeros((), core.dtype)
-    for _ in range(POWERS):
-        vector = step @ vector
-        size = jnp.linalg.norm(vector)
-        vector = vector / size
-    frobenius = jnp.linalg.norm(errors) / jnp.sqrt(probes.shape[1])  # never far below |A − Â|
-    return jnp.where(jnp.isfinite(size), jnp.minimum(size, frobenius), frobenius)
+    return basis, shift
+
+
+def _missed(basis: Float[Array, "n k"], rank: int) -> Float[Array, ""]:
+    """σ: about the largest eigenvalue of A − Â_k, of which the last columns of B are a sketch.
+
+    For B Bᵀ = Â_k + B_last B_lastᵀ, and the second term is the Nyström approximation of A − Â_k.
+    """
+    if rank == len(basis):
+        return jnp.zeros((), basis.dtype)
+    last = basis[:, rank:]
+    gram = last.T @ last
+    size = jnp.trace(gram)
+    power = jnp.linalg.matrix_power(gram / size, 8)
+    return jnp.where(size > 0, size * jnp.linalg.norm(power) ** (1 / 8), 0.0)
