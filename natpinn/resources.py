@@ -131,7 +131,9 @@ def program_bytes(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -
 def describe(planned: Planned) -> dict[str, Any]:
     """Sizes, bytes, operations and strategy, as numbers and words."""
     size, plan = planned.size, planned.plan
-    pairs = sizes.kernel_flops(size)
+    k = size.sketch_columns
+    pairs = sizes.kernel_flops(size) if k is None else {}
+    products = sum(map(sum, pairs.values())) if k is None else 4 * size.rows * size.parameters * k
     return {
         "rows": {name: c.points * c.rows for name, c in size.conditions.items()},
         "parameters": size.parameters,
@@ -153,9 +155,10 @@ def describe(planned: Planned) -> dict[str, Any]:
         },
         "flops": {
             "linearize": sizes.linearize_flops(size, plan),
-            "kernel": sum(map(sum, pairs.values())),
-            "solve": size.rows**3 // 3,
+            "kernel": products,
+            "solve": size.rows**3 // 3 if k is None else 6 * size.rows * k**2,
         },
+        "sketch_columns": k,
         "products": [
             {"rows": left, "columns": right, "from_factors": structured, "from_gradients": explicit}
             for (left, right), (structured, explicit) in pairs.items()
@@ -202,7 +205,7 @@ def explain(planned: Planned) -> str:
         f"peak       {show_bytes(planned.predicted)} predicted from shapes, {compiled} by the "
         f"compiled program, {show_bytes(planned.available)} available",
         f"operations {_show_flops(operations['linearize'])} to linearize, "
-        f"{_show_flops(operations['kernel'])} for the kernel, "
+        f"{_show_flops(operations['kernel'])} {_made_of(known['sketch_columns'])}, "
         f"{_show_flops(operations['solve'])} to solve, per step",
     ]
     for pair in known["products"] if planned.size.system_bytes else ():
@@ -211,6 +214,10 @@ def explain(planned: Planned) -> str:
             f"factors, {_show_flops(pair['from_gradients'])} from gradients"
         )
     return "\n".join(lines)
+
+
+def _made_of(columns: int | None) -> str:
+    return "for the kernel" if columns is None else f"to multiply it with {columns:,} vectors"
 
 
 def _show_flops(count: int) -> str:

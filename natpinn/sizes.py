@@ -38,6 +38,7 @@ class Size:
     parameters: int
     state_bytes: int
     system_bytes: int  # of the matrices of the optimizer's solver
+    sketch_columns: int | None  # vectors that the kernel is multiplied with, if it is never formed
 
     @property
     def rows(self) -> int:
@@ -73,6 +74,7 @@ def size_of(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> Size
         parameters,
         _bytes_of(theta) + _bytes_of(state),
         optimizer.system_bytes(sum(counts.values()), parameters),
+        optimizer.sketch_columns(sum(counts.values())),
     )
 
 

@@ -294,11 +294,11 @@ def follow(falls, steps, missed_share=0.0, noise=0.0):
 
 
 def test_an_automatic_rank_climbs_where_a_rung_stalls():
-    assert follow((0.1, 0.0, 0.0), 50) == [0] * 50
-    assert follow((0.01, 0.2, 0.0), 50) == [0] * 3 + [1] * 47
+    assert follow((0.2, 0.0, 0.0), 50) == [0] * 50
+    assert follow((0.1, 0.4, 0.0), 50) == [0] * 4 + [1] * 46
     rungs = follow((0.01, 0.01, 0.1), 300)
-    assert rungs[:10] == [0] * 3 + [1] * 3 + [2] * 4
-    trials = np.flatnonzero(np.array(rungs) == 1)[3:]
+    assert rungs[:10] == [0] * 4 + [1] * 4 + [2] * 2
+    trials = np.flatnonzero(np.array(rungs) == 1)[4:]
     assert list(np.diff(trials)) == [21, 41, 81]  # one step each, ever more rarely
 
 
@@ -308,6 +308,7 @@ def test_an_automatic_rank_does_not_stay_with_a_sketch_that_misses_much():
 
 def test_an_automatic_rank_keeps_a_sketch_that_goes_much_further_than_exact_steps():
     state = start_ladder()._replace(rung=jnp.array(2), wait=jnp.array(1), loss=jnp.array(1.0))
+    state = state._replace(slow_steps=jnp.array(3))
     state = LADDER.move(state, jnp.array(0.99))
     assert int(state.rung) == 1
     state = LADDER.move(state, jnp.array(0.1))
@@ -329,7 +330,8 @@ def test_an_automatic_rank_ends_where_the_exact_solve_does(variant):
     auto = natpinn.solve(problem, optimizer=engd_w_nystrom(1e-8, rank="auto"), **options)
     exact = natpinn.solve(problem, optimizer=natpinn.engd_w(1e-8), **options)
     ranks = [record["sketch_rank"] for record in auto.history[1:]]
-    assert min(ranks) < 150 == ranks[-1]
+    assert min(ranks) < 150
+    assert ranks.count(150) > 0.7 * len(ranks)
     assert auto.summary["best_l2"] < 3 * exact.summary["best_l2"]
 
 

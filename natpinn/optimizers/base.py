@@ -37,6 +37,10 @@ class Optimizer(eqx.Module, Generic[State]):
         """The memory of the matrices that a step builds from the Jacobian; 0 if it builds none."""
         return 0
 
+    def sketch_columns(self, rows: int) -> int | None:
+        """With how many vectors a step multiplies the kernel, if it never forms it."""
+        return None
+
 
 def norm(theta: Theta) -> Float[Array, ""]:
     """The Euclidean norm over all leaves."""

@@ -52,6 +52,10 @@ class DampedSolver(eqx.Module, Generic[State]):
     def system_bytes(self, rows: int, parameters: int) -> int:
         """The memory of the matrices that a solve has at the same time."""
 
+    def sketch_columns(self, rows: int) -> int | None:
+        """With how many vectors it multiplies the kernel, if it never forms it."""
+        return None
+
 
 def smooth_count(eigenvalues: Float[Array, " n"], damping: Float[Array, ""]) -> Float[Array, ""]:
     """Σ λᵢ/(λᵢ + λ), where round-off below zero counts as zero."""

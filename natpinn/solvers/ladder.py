@@ -3,9 +3,9 @@
 Training starts on the lowest rung. A rung is left for the next one when its sketch misses too large
 a share of the kernel, or when the loss has fallen too slowly for some steps, from batch to batch
 and for what they cost. Steps that follow exact ones are different: where these are limited by a
-line search, one with a sketch, damped by what it misses, may go much further. So from time to time
-the rung below is tried for a step, and kept while the loss falls by half or more; the more often
-that has failed, the later. All rungs are in one program: going up and down compiles nothing.
+line search, one with a sketch, damped by what it misses, may go much further. So when exact steps
+have become slow the rung below is tried for a step, and kept while the loss falls by half or more;
+the more often that has failed, the later. All rungs are in one program: moving compiles nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,11 @@ from .sketch import Approximation
 
 SHARES = (0.05, 0.1, 0.2, 0.4)  # of the rows
 DEAREST = 0.8  # of the cost of the exact solve: rungs above are left out
-MOST_MISSED = 1e-7  # of the trace, in one direction: with more, sketched steps lead astray
-SLOW = 0.2  # nats, powers of e, by which the loss falls per cost of an exact solve
-STALLED = 3  # slow steps in a row
-FAST = 0.7  # nats per step: what a sketched step after exact ones must reach
+MOST_MISSED = 1e-8  # of the trace, in one direction: with more, sketched steps lead astray
+SLOW_SKETCH = 0.5  # nats, powers of e, by which the loss falls per cost of an exact solve
+SLOW_EXACT = 0.2  # nats per step
+STALLED = 4  # slow steps in a row
+FAST = 0.7  # nats: what a sketched step after exact ones must reach
 FIRST_WAIT, LONGEST_WAIT = 10, 1000  # steps before the rung below is tried
 
 
@@ -72,11 +73,12 @@ class Ladder(eqx.Module):
         top = len(self.ranks)
         is_top = state.rung == top
         fall = jnp.log(state.loss / loss)  # of the logarithm of the loss, in the last step
-        is_slow = fall < SLOW * jnp.array([*self.costs, 1.0])[state.rung]
+        slowest = [*(SLOW_SKETCH * cost for cost in self.costs), SLOW_EXACT]
+        is_slow = fall < jnp.array(slowest)[state.rung]
         slow_steps = jnp.where(is_slow, state.slow_steps + 1, 0)
         is_poor = (state.missed_share > MOST_MISSED) | (slow_steps >= STALLED)
         climbs = ~is_top & jnp.where(state.is_trial, ~(fall >= FAST), is_poor)
-        falls = is_top & (state.wait <= 1) & (top > 0)
+        falls = is_top & (state.wait <= 1) & (slow_steps >= STALLED) & (top > 0)
 
         later = jnp.minimum(2 * state.patience, LONGEST_WAIT)
         patience = jnp.where(climbs & state.is_trial, later, state.patience)

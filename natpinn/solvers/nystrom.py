@@ -21,6 +21,7 @@ from .sketch import (
     columns,
     gpu_efficient,
     sketch_bytes,
+    sketch_width,
     stable,
 )
 
@@ -69,6 +70,9 @@ class Nystrom(DampedSolver[Climb | None]):
             largest = sketch_bytes(max(ladder.SHARES), rows, parameters)
             return max(largest, MATRICES * 8 * rows**2)
         return sketch_bytes(self.rank, rows, parameters)
+
+    def sketch_columns(self, rows: int) -> int | None:
+        return None if self.rank == "auto" else sketch_width(columns(self.rank, rows), rows)
 
 
 class NystromFactorization(Factorization):

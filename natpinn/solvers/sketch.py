@@ -138,9 +138,14 @@ def columns(rank: Rank, rows: int) -> int:
     return max(1, min(rows, round(rank * rows if rank < 1 else rank)))
 
 
+def sketch_width(rank: int, n: int) -> int:
+    """The random vectors of a sketch: some more than its rank."""
+    return min(n, rank + PROBES)
+
+
 def sketch_bytes(rank: Rank, rows: int, parameters: int) -> int:
     """What a sketch takes: Ω, Y_ν, B and a copy, k × k matrices, JᵀΩ."""
-    width = _width(columns(rank, rows), rows)
+    width = sketch_width(columns(rank, rows), rows)
     return 8 * width * (4 * rows + 3 * width + parameters)
 
 
@@ -163,13 +168,9 @@ def gpu_efficient(
     return LowRank(basis, _missed(basis, rank), shift)
 
 
-def _width(rank: int, n: int) -> int:
-    return min(n, rank + PROBES)
-
-
 def _random(n: int, rank: int, key: PRNGKeyArray, dtype: Any) -> Float[Array, "n k"]:
     """Gaussian vectors; all unit vectors at full rank, where square ones are ill-conditioned."""
-    width = _width(rank, n)
+    width = sketch_width(rank, n)
     return jnp.eye(n, dtype=dtype) if width == n else jax.random.normal(key, (n, width), dtype)
 
 
