@@ -326,7 +326,7 @@ def test_an_automatic_rank_falls_back_to_exact_solves_where_nothing_can_be_told(
 def test_an_automatic_rank_ends_where_the_exact_solve_does(variant):
     sizes = {"interior": 120, "boundary": 30}
     problem = natpinn.problems.get("poisson_2d", points=sizes, widths=(40, 40))
-    options: dict[str, Any] = {"steps": 60, "progress": False}
+    options: dict[str, Any] = {"steps": 200, "progress": False}
     auto = natpinn.solve(problem, optimizer=engd_w_nystrom(1e-8, rank="auto"), **options)
     exact = natpinn.solve(problem, optimizer=natpinn.engd_w(1e-8), **options)
     ranks = [record["sketch_rank"] for record in auto.history[1:]]

@@ -10,6 +10,7 @@ from ..models import Theta
 from ..objective import Linearization
 
 State = TypeVar("State")
+Details = dict[str, Float[Array, ""]]  # for the records
 
 
 class SolveInfo(NamedTuple):
@@ -17,7 +18,7 @@ class SolveInfo(NamedTuple):
 
     damping: Float[Array, ""]  # the damping that was used
     is_recovered: Bool[Array, ""]  # whether the system could not be solved as it was
-    details: dict[str, Float[Array, ""]] = {}  # noqa: RUF012  # for the records; never changed
+    details: Details = {}  # noqa: RUF012  # never changed
 
 
 class Factorization(eqx.Module):

@@ -2,10 +2,13 @@
 
 Training starts on the lowest rung. A rung is left for the next one when its sketch misses too large
 a share of the kernel, or when the loss has fallen too slowly for some steps, from batch to batch
-and for what they cost. Steps that follow exact ones are different: where these are limited by a
-line search, one with a sketch, damped by what it misses, may go much further. So when exact steps
-have become slow the rung below is tried for a step, and kept while the loss falls by half or more;
-the more often that has failed, the later. All rungs are in one program: moving compiles nothing.
+and for what they cost. A stalled sketch has left a residual that only tiny eigenvalues can remove,
+for which steps with a small damping are hopelessly long: the exact solves that follow start with
+what it missed as their damping, and lower it whenever they stall.
+
+Where exact steps have become slow, one with a sketch, damped by what it misses, may go much
+further. So the rung below is tried for a step, and kept while the loss falls by half or more; the
+more often that has failed, the later. All rungs are in one program: moving compiles nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +25,7 @@ from .base import Factorization, SolveInfo, smooth_count
 from .damped import solve_damped
 from .sketch import Approximation
 
-SHARES = (0.05, 0.1, 0.2, 0.4)  # of the rows
+SHARES = (0.1, 0.2, 0.4)  # of the rows
 DEAREST = 0.8  # of the cost of the exact solve: rungs above are left out
 MOST_MISSED = 1e-8  # of the trace, in one direction: with more, sketched steps lead astray
 SLOW_SKETCH = 0.5  # nats, powers of e, by which the loss falls per cost of an exact solve
@@ -40,13 +43,15 @@ class Climb(NamedTuple):
     slow_steps: Int[Array, ""]  # in a row
     wait: Int[Array, ""]  # steps until the rung below is tried
     patience: Int[Array, ""]  # how long that will be the next time
+    missed: Float[Array, ""]  # σ of the last sketch
     missed_share: Float[Array, ""]  # σ / tr(Â)
+    carried: Float[Array, ""]  # damping of exact solves, of a sketch that has stalled
     loss: Float[Array, ""]  # before the last step, on its batch
 
 
 def start() -> Climb:
-    none, wait = jnp.array(0), jnp.array(FIRST_WAIT)
-    return Climb(none, jnp.array(False), none, wait, wait, jnp.array(0.0), jnp.array(jnp.inf))
+    none, wait, zero = jnp.array(0), jnp.array(FIRST_WAIT), jnp.array(0.0)
+    return Climb(none, jnp.array(False), none, wait, wait, zero, zero, zero, jnp.array(jnp.inf))
 
 
 class Ladder(eqx.Module):
@@ -76,19 +81,23 @@ class Ladder(eqx.Module):
         slowest = [*(SLOW_SKETCH * cost for cost in self.costs), SLOW_EXACT]
         is_slow = fall < jnp.array(slowest)[state.rung]
         slow_steps = jnp.where(is_slow, state.slow_steps + 1, 0)
-        is_poor = (state.missed_share > MOST_MISSED) | (slow_steps >= STALLED)
+        is_stalled = slow_steps >= STALLED
+        is_poor = is_stalled | (state.missed_share > MOST_MISSED)
         climbs = ~is_top & jnp.where(state.is_trial, ~(fall >= FAST), is_poor)
-        falls = is_top & (state.wait <= 1) & (slow_steps >= STALLED) & (top > 0)
+        falls = is_top & is_stalled & (state.wait <= 1) & (top > 0)
 
         later = jnp.minimum(2 * state.patience, LONGEST_WAIT)
         patience = jnp.where(climbs & state.is_trial, later, state.patience)
+        carried = jnp.where(is_top, state.carried / jnp.where(is_stalled, 10, 1), 0.0)
         return Climb(
             rung=jnp.minimum(state.rung, top) + jnp.where(climbs, 1, jnp.where(falls, -1, 0)),
             is_trial=falls | (state.is_trial & ~climbs),
-            slow_steps=jnp.where(climbs | falls, 0, slow_steps),
+            slow_steps=jnp.where(climbs | (is_top & is_stalled), 0, slow_steps),
             wait=jnp.where(is_top & ~falls, state.wait - 1, patience),
             patience=patience,
+            missed=state.missed,
             missed_share=state.missed_share,
+            carried=jnp.where(climbs & is_stalled & ~state.is_trial, state.missed, carried),
             loss=loss,
         )
 
@@ -98,31 +107,34 @@ class LadderFactorization(Factorization):
 
     linearization: Linearization
     ladder: Ladder
-    rung: Int[Array, ""]
+    state: Climb
     key: Array
     algorithm: Callable[..., Approximation] = eqx.field(static=True)
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
-        y, is_recovered, missed = jax.lax.switch(self.rung, self._rungs(b, damping))
-        x = self.linearization.vjp(y)
+        rung = self.state.rung
+        y, info = jax.lax.switch(rung, self._rungs(b, damping))
         ranks = jnp.array([*self.ladder.ranks, len(b)], dtype=b.dtype)
-        details = {"sketch_rank": ranks[self.rung], "missed_share": missed}
-        return x, SolveInfo(damping, is_recovered, details)
+        info = info._replace(details={"sketch_rank": ranks[rung], **info.details})
+        return self.linearization.vjp(y), info
 
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         return smooth_count(jnp.linalg.eigvalsh(self.linearization.kernel()), damping)
 
     def _rungs(
         self, b: Float[Array, " n"], damping: Float[Array, ""]
-    ) -> Sequence[Callable[[], tuple[Array, Array, Array]]]:
+    ) -> Sequence[Callable[[], tuple[Array, SolveInfo]]]:
         product, n = self.linearization.kernel_mm, len(b)
 
-        def sketched(rank: int) -> tuple[Array, Array, Array]:
+        def sketched(rank: int) -> tuple[Array, SolveInfo]:
             sketch = self.algorithm(product, n, rank, self.key)
-            return *sketch.solve(b, damping), sketch.missed / sketch.trace
+            y, is_recovered = sketch.solve(b, damping)
+            return y, SolveInfo(damping, is_recovered, sketch.details)
 
-        def exact() -> tuple[Array, Array, Array]:
-            y, info = solve_damped(self.linearization.kernel(), b, damping)
-            return y, info.is_recovered, jnp.zeros(())
+        def exact() -> tuple[Array, SolveInfo]:
+            enough = jnp.maximum(damping, self.state.carried)
+            y, info = solve_damped(self.linearization.kernel(), b, enough)
+            details = {"missed": jnp.zeros(()), "missed_share": jnp.zeros(())}
+            return y, info._replace(details=details)
 
         return [*(lambda k=k: sketched(k) for k in self.ladder.ranks), exact]

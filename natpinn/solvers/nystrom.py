@@ -55,7 +55,7 @@ class Nystrom(DampedSolver[Climb | None]):
         if state is not None:
             rungs = Ladder.of(linearization)
             state = rungs.move(state, 0.5 * jnp.sum(linearization.residual**2))
-            return LadderFactorization(linearization, rungs, state.rung, key, algorithm), state
+            return LadderFactorization(linearization, rungs, state, key, algorithm), state
         assert self.rank != "auto"
         sketch = algorithm(linearization.kernel_mm, n, columns(self.rank, n), key)
         return NystromFactorization(linearization, sketch), None
@@ -63,7 +63,8 @@ class Nystrom(DampedSolver[Climb | None]):
     def update(self, state: Climb | None, info: SolveInfo) -> Climb | None:
         if state is None:
             return None
-        return state._replace(missed_share=info.details["missed_share"])
+        found = info.details
+        return state._replace(missed=found["missed"], missed_share=found["missed_share"])
 
     def system_bytes(self, rows: int, parameters: int) -> int:
         if self.rank == "auto":
@@ -81,8 +82,7 @@ class NystromFactorization(Factorization):
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
         y, is_recovered = self.sketch.solve(b, damping)
-        details = {"missed_share": self.sketch.missed / self.sketch.trace}
-        return self.linearization.vjp(y), SolveInfo(damping, is_recovered, details)
+        return self.linearization.vjp(y), SolveInfo(damping, is_recovered, self.sketch.details)
 
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         """Of the sketch: a lower bound of the kernel's."""

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..errors import InputError
-from .base import smooth_count
+from .base import Details, smooth_count
 from .damped import give_up, solve_damped
 
 Product = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]  # Ω ↦ A Ω
@@ -46,6 +46,10 @@ class Approximation(eqx.Module):
     @property
     @abstractmethod
     def trace(self) -> Float[Array, ""]: ...
+
+    @property
+    def details(self) -> Details:
+        return {"missed": self.missed, "missed_share": self.missed / self.trace}
 
     @abstractmethod
     def solve(
