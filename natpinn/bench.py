@@ -26,7 +26,7 @@ from .records import machine
 from .resources import plan_step, program_bytes
 from .solvers.nystrom import VARIANTS
 from .solvers.sketch import columns
-from .steps import Work, advance, start
+from .steps import Batches, Work, advance, start
 
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
 REGULARIZER = 1e-7  # of the paper's comparison of Nyström algorithms
@@ -178,7 +178,7 @@ def step_seconds(
 
     def take(steps: int) -> Any:
         nonlocal state
-        work = place(Work(optimizer, objective, jnp.array(steps)), objective.plan)
+        work = place(Work(optimizer, Batches(objective), jnp.array(steps)), objective.plan)
         state, _ = advance(work, state)
         return state
 

@@ -26,7 +26,7 @@ from jaxtyping import PRNGKeyArray
 from . import memory, optimizers, problems
 from .diagnostics import Tracking
 from .errors import InputError, unknown
-from .line_search import Fixed, Grid
+from .line_search import Armijo, Fixed, Grid
 from .memory import parse_bytes
 from .models import as_model
 from .optimizers import Optimizer
@@ -34,7 +34,7 @@ from .optimizers.natural_gradient import DEFAULT_LEARNING_RATE
 from .problem import Problem
 from .sampling import Sobol, Uniform
 from .settings import flatten
-from .train import check_limits
+from .train import at_least_one, check_limits
 
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
@@ -47,13 +47,16 @@ DEFAULT_CHECKPOINT_SECONDS = 60.0
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": optimizers.sgd,
     "adam": optimizers.adam,
+    "lbfgs": optimizers.lbfgs,
+    "hessian_free": optimizers.hessian_free,
+    "kfac": optimizers.kfac,
     "engd": optimizers.engd,
     "engd_w": optimizers.engd_w,
     "spring": optimizers.spring,
     "engd_w_nystrom": optimizers.engd_w_nystrom,
     "spring_nystrom": optimizers.spring_nystrom,
 }
-LINE_SEARCHES = {"grid": Grid}
+LINE_SEARCHES = {"grid": Grid, "armijo": Armijo, "quadratic": optimizers.Quadratic}
 SAMPLERS = {"uniform": Uniform, "sobol": Sobol}
 ACTIVATIONS = {
     "tanh": jnp.tanh,
@@ -82,6 +85,7 @@ class ModelConfig:
 class SamplingConfig:
     points: str | None  # uniform or sobol; none: as the problem says
     held: bool  # the same points at every step
+    steps_per_batch: int  # before points are drawn anew
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,7 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
     config = _structure(merged)
     check_limits(config.train.steps, config.train.budget, config.train.stop_at)
     _ = config.memory_limit, config.tracking  # fails here if they cannot be
+    at_least_one("sampling.steps_per_batch", config.sampling.steps_per_batch)
     every = config.checkpoint.every_seconds
     if every is not None and not every > 0:
         raise InputError(f"checkpoint.every_seconds must be positive, got {every}")
@@ -299,6 +304,7 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         "model.activation": "tanh",
         "sampling.points": "none",
         "sampling.held": False,
+        "sampling.steps_per_batch": 1,
         "evaluation.points": problem.evaluation_points or "none",
         "train.steps": "none",
         "train.budget": "none",

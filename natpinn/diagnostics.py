@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .errors import InputError, unknown
-from .objective import LeastSquares
 from .solvers.base import smooth_count
-from .steps import TrainState, batch_of
+from .steps import Batches, TrainState
 
 Quantity = Callable[[Float[Array, " n"], Float[Array, ""]], Float[Array, ""]]
 
@@ -44,17 +43,15 @@ class Tracking:
         if self.every < 1:
             raise InputError(f"track.every must be at least 1, got {self.every}")
 
-    def __call__(
-        self, objective: LeastSquares, state: TrainState, damping: float
-    ) -> dict[str, float]:
+    def __call__(self, batches: Batches, state: TrainState, damping: float) -> dict[str, float]:
         """The quantities for the kernel of the batch that the coming step will see."""
-        eigenvalues = kernel_spectrum(objective, state)
+        eigenvalues = kernel_spectrum(batches, state)
         found = {n: QUANTITIES[n](eigenvalues, jnp.array(damping)) for n in self.names}
         return {name: float(value) for name, value in found.items()}
 
 
 @eqx.filter_jit
-def kernel_spectrum(objective: LeastSquares, state: TrainState) -> Float[Array, " n"]:
+def kernel_spectrum(batches: Batches, state: TrainState) -> Float[Array, " n"]:
     """The eigenvalues of J Jᵀ, from the smallest."""
-    batch, _ = batch_of(objective, state)
+    batch, _ = batches.at(state)
     return jnp.linalg.eigvalsh(batch.linearize(state.theta).kernel())

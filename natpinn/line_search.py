@@ -92,6 +92,54 @@ class Grid(LineSearch):
         return jnp.where(losses[best] < loss, sizes[best], 0.0)
 
 
+class Armijo(LineSearch):
+    """The first of 1, 0.8, 0.8², … that gains a share of what the slope promises, or 0."""
+
+    factor: float = eqx.field(static=True, default=0.8)
+    share: float = eqx.field(static=True, default=0.01)
+    trials: int = eqx.field(static=True, default=20)
+
+    def __check_init__(self):
+        if not (0 < self.factor < 1 and 0 <= self.share < 1 and self.trials >= 1):
+            raise InputError(
+                f"factor and share must be between 0 and 1 and trials at least 1, got "
+                f"{self.factor}, {self.share} and {self.trials}"
+            )
+
+    def step_size(
+        self,
+        objective: LeastSquares,
+        theta: Theta,
+        direction: Theta,
+        loss: Float[Array, ""],
+        step: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        _, slope = jax.jvp(objective.loss, (theta,), (direction,))  # of going up
+
+        def is_open(carry: tuple[Array, Array, Array]) -> Array:
+            trial, _, is_found = carry
+            return ~is_found & (trial < self.trials)
+
+        def try_one(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            trial, size, _ = carry
+            size = jnp.where(trial == 0, 1.0, self.factor * size)
+            reached = objective.loss(descend(theta, direction, size))
+            return trial + 1, size, reached <= loss - self.share * size * slope
+
+        first = (jnp.array(0), jnp.array(1.0), jnp.array(False))
+        _, size, is_found = jax.lax.while_loop(is_open, try_one, first)
+        return jnp.where(is_found, size, 0.0)
+
+
+def choose(rate: Any, line_search: LineSearch | None, default: LineSearch) -> LineSearch:
+    """A rate, a line search, or the default if neither is given."""
+    if rate is None:
+        return default if line_search is None else line_search
+    if line_search is not None:
+        raise InputError("give a learning_rate or a line_search, not both: each sets the step size")
+    return Fixed(rate)
+
+
 def _falls_to_best(
     losses: Float[Array, " k"], tried: Int[Array, ""], loss: Float[Array, ""]
 ) -> Bool[Array, ""]:

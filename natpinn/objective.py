@@ -1,7 +1,7 @@
 """Where equations and optimizers meet: a PDE on one batch of points, as nonlinear least squares."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -14,7 +14,7 @@ from . import kernel
 from .condition import Condition
 from .domains import Points
 from .kernel import Blocks, Rows
-from .layers import factored
+from .layers import DenseLayer, Factors, by_layer, factored
 from .models import Theta
 from .plan import (
     BY_ROWS,
@@ -97,6 +97,28 @@ class LeastSquares(eqx.Module):
         Each residual sees one point, so its gradient costs one small reverse pass. Pulling back
         one-hot vectors through the stacked residual instead would cost n times as much.
         """
+        per_row = factored(self._row_gradient(name, theta), kernel.worth_factoring)
+        blocks = jax.vmap(self._over_rows(name, theta, per_row))(points, scale)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
+
+    def layer_factors(
+        self, name: str, theta: Theta, layers: Sequence[DenseLayer]
+    ) -> tuple[list[Factors], Float[Array, " n"]]:
+        """For each layer what the gradients of a condition's scaled rows are made of.
+
+        Also the weight of each row in the loss, which is zero for padding.
+        """
+        points, scale = self._padded(name)
+        gradient = self._row_gradient(name, theta)
+        per_row = by_layer(lambda *arguments: gradient(*arguments)[1], layers)
+        over_rows = self._over_rows(name, theta, per_row)
+        factors = map_points(lambda both: over_rows(*both), (points, scale), self.plan)
+        k = self._rows_per_point(name, theta)
+        joined = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), factors)
+        return joined, jnp.repeat(scale**2, k)
+
+    def _row_gradient(self, name: str, theta: Theta) -> Callable[..., tuple[Array, Theta]]:
+        """One row at one point, and its gradient."""
         condition = self.conditions[name]
 
         def gradient(
@@ -108,12 +130,17 @@ class LeastSquares(eqx.Module):
             residual, pull_back = jax.vjp(rows, theta)
             return residual @ row, pull_back(row)[0]
 
-        per_row = factored(gradient, kernel.worth_factoring)
+        return gradient
+
+    def _over_rows(
+        self, name: str, theta: Theta, per_row: Callable[..., Any]
+    ) -> Callable[[Any, Any], Any]:
+        """A function of a point, its scale and one row as a function of a point and its scale."""
         k = self._rows_per_point(name, theta)
-        per_point = jax.vmap(per_row, (None, None, 0)) if k > 1 else _with_row_axis(per_row)
-        rows = jnp.eye(k) if k > 1 else jnp.ones(1)
-        blocks = jax.vmap(per_point, (0, 0, None))(points, scale, rows)
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
+        if k == 1:
+            return lambda point, scale: _with_row_axis(per_row)(point, scale, jnp.ones(1))
+        each = jax.vmap(per_row, (None, None, 0))
+        return lambda point, scale: each(point, scale, jnp.eye(k))
 
     def block_shapes(self, theta: Theta) -> dict[str, Blocks]:
         """The rows of each condition at one point, as shapes."""

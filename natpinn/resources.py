@@ -17,7 +17,7 @@ from .objective import LeastSquares
 from .optimizers import Optimizer
 from .plan import Plan, make_mesh, place
 from .sizes import Size
-from .steps import Work, advance, start, use_compilation_cache
+from .steps import Batches, Work, advance, start, use_compilation_cache
 
 WORTH_CHECKING = 0.5  # of the limit: what is predicted to stay below is not compiled twice
 PLAN_NUMBERS = ("held", "points_at_once", "working_bytes", "candidates_at_once")
@@ -116,7 +116,7 @@ def program_bytes(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -
     """The memory of the compiled program of a step, on one device, by its own account."""
     use_compilation_cache()
     state = start(optimizer, theta, jax.random.key(0))
-    arguments = place((Work(optimizer, objective, jnp.array(1)), state), objective.plan)
+    arguments = place((Work(optimizer, Batches(objective), jnp.array(1)), state), objective.plan)
     program: Any = advance  # as Equinox wraps it
     stats = program.lower(*arguments).compile().compiled.memory_analysis()
     shared = stats.alias_size_in_bytes

@@ -81,6 +81,7 @@ def solve(
     seed: int = 0,
     stop_at: float | None = None,
     points: Mapping[str, int] | None = None,
+    steps_per_batch: int | None = None,
     devices: int | str | None = None,
     memory_limit: str | int | None = None,
     out: Path | str | None = None,
@@ -93,7 +94,8 @@ def solve(
 
     The problem may be a name of the catalogue. Without a model it gets an MLP, without an optimizer
     the default one; an optimizer's name takes the best settings known for the problem. With neither
-    steps nor budget, training takes 60 seconds. It uses one device unless told a number or "all",
+    steps nor budget, training takes 60 seconds. Points are drawn anew at every step, or after
+    `steps_per_batch`. It uses one device unless told a number or "all",
     and at most the memory that is free there, or less if told "8GB". The folder `out` records the
     run, with a checkpoint every 60 seconds or as told, from which `natpinn.resume` goes on; `track`
     names what of the kernel's spectrum is recorded, as "effective_dimension".
@@ -113,6 +115,7 @@ def solve(
         "train.budget": budget,
         "train.stop_at": stop_at,
         "seed": seed,
+        "sampling.steps_per_batch": steps_per_batch,
         "compute.devices": devices,
         "compute.memory_limit": None if memory_limit is None else str(memory_limit),
         "checkpoint.every_seconds": checkpoint_seconds,
@@ -182,6 +185,7 @@ def run(
                     callbacks=[*own, *callbacks],
                     resume=None if earlier is None else earlier.snapshot,
                     history=history,
+                    steps_per_batch=config.sampling.steps_per_batch,
                     tracking=config.tracking,
                 )
             return _sum_up(parts, planned, result, folder)

@@ -35,11 +35,25 @@ class TrainState(NamedTuple):
     events: Events
 
 
+class Batches(eqx.Module):
+    """A problem whose points are drawn anew after so many steps."""
+
+    objective: LeastSquares
+    steps_per_batch: Int[Array, ""] = eqx.field(converter=jnp.asarray, default=1)
+
+    def at(self, state: TrainState) -> tuple[LeastSquares, PRNGKeyArray]:
+        """The batch of a step, and a key for the optimizer: functions of the step alone."""
+        batch = state.step // self.steps_per_batch
+        sample_key, _ = jax.random.split(jax.random.fold_in(state.key, batch))
+        _, step_key = jax.random.split(jax.random.fold_in(state.key, state.step))
+        return self.objective.resample(sample_key), step_key
+
+
 class Work(NamedTuple):
     """What many steps have in common, and how many they are."""
 
     optimizer: Optimizer
-    objective: LeastSquares
+    batches: Batches
     steps: Int[Array, ""]
 
 
@@ -59,19 +73,19 @@ def start(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> TrainState:
 
 @eqx.filter_jit(donate="all-except-first")
 def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
-    """Take a number of steps, each on fresh points, in the memory of the state that is given.
+    """Take a number of steps, in the memory of the state that is given.
 
     A step whose loss or result is not finite is rejected: parameters and optimizer stay as they
-    are, and the next step sees other points.
+    are, and other points may help.
     """
-    optimizer, objective, steps = work
+    optimizer, batches, steps = work
 
     def take_step(state: TrainState) -> tuple[TrainState, StepInfo]:
-        batch, step_key = batch_of(objective, state)
+        batch, step_key = batches.at(state)
         theta, optimizer_state, info = optimizer.step(
             batch, state.theta, state.optimizer, key=step_key
         )
-        theta, optimizer_state = replicate((theta, optimizer_state), objective.plan)
+        theta, optimizer_state = replicate((theta, optimizer_state), batch.plan)
         is_sound = jnp.isfinite(info.loss) & all_finite((theta, optimizer_state))
         theta, optimizer_state = jax.tree.map(
             lambda new, old: jnp.where(is_sound, new, old),
@@ -102,12 +116,6 @@ def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
     unstarted = Outcome(nothing, jnp.array(0), is_stuck(state))
     return jax.lax.while_loop(may_go_on, body, (state, unstarted))
-
-
-def batch_of(objective: LeastSquares, state: TrainState) -> tuple[LeastSquares, PRNGKeyArray]:
-    """The batch of a step, and a key for the optimizer: functions of the step alone."""
-    sample_key, step_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-    return objective.resample(sample_key), step_key
 
 
 def copied(tree: Any) -> Any:

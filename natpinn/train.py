@@ -22,12 +22,12 @@ from .optimizers import Optimizer
 from .plan import on_this_process, place, replicate
 from .signals import Interrupts
 from .steps import (
+    Batches,
     Outcome,
     TrainState,
     Work,
     advance,
     all_finite,
-    batch_of,
     copied,
     start,
     use_compilation_cache,
@@ -120,6 +120,7 @@ def train(
     key: PRNGKeyArray,
     steps: int | None = None,
     budget: float | None = None,
+    steps_per_batch: int = 1,
     callbacks: Sequence[Callback] = (),
     resume: Snapshot | None = None,
     history: Sequence[dict[str, float]] = (),
@@ -127,7 +128,8 @@ def train(
 ) -> TrainResult:
     """Train until `steps` are taken, `budget` seconds are spent or a callback returns True.
 
-    A run that is resumed goes on from its snapshot and history; its limits count from its start.
+    Points are drawn anew every so many `steps_per_batch`. A run that is resumed goes on from its
+    snapshot and history; its limits count from its start.
     """
     check_limits(steps, budget)
     if tracking is not None and not hasattr(optimizer, "damping"):
@@ -138,19 +140,20 @@ def train(
 
     plan, criterion = objective.plan, evaluation.criterion
     snapshot = begin(optimizer, theta, key) if resume is None else _own(resume)
-    optimizer, objective, evaluation, state, best_theta = place(
-        (optimizer, objective, evaluation, snapshot.state, snapshot.best_theta), plan
+    batches = Batches(objective, at_least_one("steps_per_batch", steps_per_batch))
+    optimizer, batches, evaluation, state, best_theta = place(
+        (optimizer, batches, evaluation, snapshot.state, snapshot.best_theta), plan
     )
     best, seconds = float(snapshot.best), float(snapshot.seconds)
     compile_seconds, tracking_seconds = float(snapshot.compile_seconds), 0.0
     history = list(history)
 
     def take(count: int, state: TrainState) -> tuple[TrainState, Outcome]:
-        return advance(Work(optimizer, objective, place(jnp.array(count), plan)), state)
+        return advance(Work(optimizer, batches, place(jnp.array(count), plan)), state)
 
     def evaluate(outcome: Outcome | None) -> None:
         nonlocal best, best_theta
-        record = {"step": step, "seconds": seconds, **_measure(objective, evaluation, state)}
+        record = {"step": step, "seconds": seconds, **_measure(batches, evaluation, state)}
         if outcome is not None:
             record |= {name: float(value) for name, value in outcome.info.details.items()}
             record |= _event_counts(state)
@@ -164,7 +167,7 @@ def train(
         if tracking is None or len(history) % tracking.every:
             return {}
         started = time.perf_counter()
-        found = tracking(objective, state, record["damping"])
+        found = tracking(batches, state, record["damping"])
         tracking_seconds += time.perf_counter() - started
         return found
 
@@ -216,7 +219,7 @@ def train(
 
             is_out = is_over(step, seconds, steps, budget)
             if bool(outcome.is_stuck) or (is_out and int(state.events.rejected) == step):
-                status, message = "diverged", _divergence(objective, state, outcome)
+                status, message = "diverged", _divergence(batches, state, outcome)
             elif not is_out and _as_first_process(interrupts.received):
                 status, message = "interrupted", f"stopped by a signal after {step} steps"
             done = is_out or status != "finished"
@@ -225,7 +228,7 @@ def train(
                 next_evaluation = evaluation_after(step)
                 evaluate(outcome)
             if is_out and math.isfinite(best) and not math.isfinite(history[-1][criterion]):
-                status, message = "diverged", _divergence(objective, state, outcome)
+                status, message = "diverged", _divergence(batches, state, outcome)
             done = report(evaluated) or done
     snapshot = on_this_process(now())
     last_is_best = not is_scheduled(step) and is_better(history[-1])
@@ -257,12 +260,18 @@ def check_limits(steps: int | None, budget: float | None, stop_at: float | None 
     """A run ends."""
     if steps is None and budget is None:
         raise InputError("say when to stop: give a number of steps, a budget in seconds, or both")
-    if steps is not None and steps < 1:
-        raise InputError(f"steps must be at least 1, got {steps}")
+    if steps is not None:
+        at_least_one("steps", steps)
     if budget is not None and not budget > 0:
         raise InputError(f"budget must be a positive number of seconds, got {budget}")
     if stop_at is not None and not stop_at > 0:
         raise InputError(f"stop_at must be a positive error, got {stop_at}")
+
+
+def at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name} must be at least 1, got {value}")
+    return value
 
 
 def is_over(step: int, seconds: float, steps: int | None, budget: float | None) -> bool:
@@ -272,21 +281,19 @@ def is_over(step: int, seconds: float, steps: int | None, budget: float | None) 
 
 @eqx.filter_jit
 def _metrics(
-    objective: LeastSquares, evaluation: Evaluation, state: TrainState
+    batches: Batches, evaluation: Evaluation, state: TrainState
 ) -> dict[str, Float[Array, ""]]:
     """The loss on the batch that the coming step will see, and so has not fitted yet."""
-    batch, _ = batch_of(objective, state)
+    batch, _ = batches.at(state)
     losses = batch.losses(state.theta)
     parts = {f"loss_{name}": loss for name, loss in losses.items()}
     return {"loss": sum(losses.values(), jnp.zeros(())), **parts, **evaluation(state.theta)}
 
 
-def _measure(
-    objective: LeastSquares, evaluation: Evaluation, state: TrainState
-) -> dict[str, float]:
+def _measure(batches: Batches, evaluation: Evaluation, state: TrainState) -> dict[str, float]:
     """The metrics as numbers: the loss, its parts in the order of the conditions, the rest."""
-    metrics = {name: float(v) for name, v in _metrics(objective, evaluation, state).items()}
-    first = ["loss", *(f"loss_{name}" for name in objective.conditions)]
+    metrics = {name: float(v) for name, v in _metrics(batches, evaluation, state).items()}
+    first = ["loss", *(f"loss_{name}" for name in batches.objective.conditions)]
     return {name: metrics.pop(name) for name in first} | metrics
 
 
@@ -297,7 +304,7 @@ def _event_counts(state: TrainState) -> dict[str, float]:
     }
 
 
-def _divergence(objective: LeastSquares, state: TrainState, outcome: Outcome) -> str:
+def _divergence(batches: Batches, state: TrainState, outcome: Outcome) -> str:
     """What is wrong where a run is stuck, and what to try."""
     count, step = int(state.events.rejected_in_a_row), int(state.step)
     what = f"{count} steps in a row were rejected, up to step {step}: " if count else ""
@@ -305,7 +312,7 @@ def _divergence(objective: LeastSquares, state: TrainState, outcome: Outcome) ->
     if count and math.isfinite(float(outcome.info.loss)):
         return f"{what}the loss is finite, but no step along its direction is; {advice}"
     seen = state._replace(step=state.step - 1) if count else state
-    for name, (bad, n, point) in _unsound_points(objective, seen).items():
+    for name, (bad, n, point) in _unsound_points(batches, seen).items():
         if bad:
             what += f"the residual of {name!r} is not finite at {bad} of {n} points of a batch"
             if bad < n:
@@ -314,18 +321,16 @@ def _divergence(objective: LeastSquares, state: TrainState, outcome: Outcome) ->
     return f"{what}the loss or the error is not finite; {advice}"
 
 
-def _unsound_points(
-    objective: LeastSquares, state: TrainState
-) -> dict[str, tuple[int, int, list[float]]]:
+def _unsound_points(batches: Batches, state: TrainState) -> dict[str, tuple[int, int, list[float]]]:
     """Where the residual of each condition is not finite: how often, of how many, the first."""
-    plan = objective.plan
+    plan = batches.objective.plan
 
     @eqx.filter_jit
-    def compute(objective: LeastSquares, state: TrainState) -> tuple[Any, Any]:
-        batch, _ = batch_of(objective, state)
+    def compute(batches: Batches, state: TrainState) -> tuple[Any, Any]:
+        batch, _ = batches.at(state)
         return replicate((batch.points, batch.residuals(state.theta)), plan)
 
-    points, residuals = on_this_process(compute(objective, state))
+    points, residuals = on_this_process(compute(batches, state))
     found = {}
     for name, rows in residuals.items():
         where = np.asarray(jax.tree.leaves(points[name])[0])

@@ -5,6 +5,13 @@ from .base import StepInfo as StepInfo
 from .first_order import FirstOrder as FirstOrder
 from .first_order import adam as adam
 from .first_order import sgd as sgd
+from .hessian_free import HessianFree as HessianFree
+from .hessian_free import hessian_free as hessian_free
+from .kfac import Kfac as Kfac
+from .kfac import Quadratic as Quadratic
+from .kfac import kfac as kfac
+from .lbfgs import Lbfgs as Lbfgs
+from .lbfgs import lbfgs as lbfgs
 from .natural_gradient import NaturalGradient as NaturalGradient
 from .natural_gradient import engd as engd
 from .natural_gradient import engd_w as engd_w

@@ -42,6 +42,11 @@ class Optimizer(eqx.Module, Generic[State]):
         return None
 
 
+def dot(a: Theta, b: Theta) -> Float[Array, ""]:
+    """The inner product over all leaves."""
+    return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)), jnp.zeros(()))
+
+
 def norm(theta: Theta) -> Float[Array, ""]:
     """The Euclidean norm over all leaves."""
-    return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(theta)))
+    return jnp.sqrt(dot(theta, theta))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
-from ..line_search import Fixed, Grid, LineSearch, descend
+from ..line_search import Fixed, Grid, LineSearch, choose, descend
 from ..models import Theta
 from ..objective import LeastSquares
 from ..schedule import Schedule
@@ -104,7 +104,7 @@ def engd(
     start_at_identity: bool = True,
 ) -> NaturalGradient:
     """Energy natural gradient descent, dense Gramian; a line search unless a rate is given."""
-    search = _search(learning_rate, line_search, default=Grid())
+    search = choose(learning_rate, line_search, default=Grid())
     return NaturalGradient(Primal(average, start_at_identity), search, damping)
 
 
@@ -112,7 +112,7 @@ def engd_w(
     damping: Any = 1e-6, learning_rate: Any = None, line_search: LineSearch | None = None
 ) -> NaturalGradient:
     """ENGD-W: the same steps through the kernel; a line search unless a rate is given."""
-    return NaturalGradient(Dual(), _search(learning_rate, line_search, default=Grid()), damping)
+    return NaturalGradient(Dual(), choose(learning_rate, line_search, default=Grid()), damping)
 
 
 def spring(
@@ -123,7 +123,7 @@ def spring(
     line_search: LineSearch | None = None,
 ) -> NaturalGradient:
     """SPRING: momentum in the regulariser; a rate of 0.1 and a cap, or a line search instead."""
-    search = _search(learning_rate, line_search, default=Fixed(DEFAULT_LEARNING_RATE))
+    search = choose(learning_rate, line_search, default=Fixed(DEFAULT_LEARNING_RATE))
     cap = norm_cap if line_search is None else None
     return NaturalGradient(Dual(), search, damping, momentum, cap)
 
@@ -158,11 +158,3 @@ def _with_sketch(exact: NaturalGradient, rank: Any, variant: str) -> NaturalGrad
     return NaturalGradient(
         Nystrom(rank, variant), exact.line_search, exact.damping, exact.momentum, exact.norm_cap
     )
-
-
-def _search(rate: Any, line_search: LineSearch | None, default: LineSearch) -> LineSearch:
-    if rate is None:
-        return default if line_search is None else line_search
-    if line_search is not None:
-        raise InputError("give a learning_rate or a line_search, not both: each sets the step size")
-    return Fixed(rate)

@@ -1,0 +1,270 @@
+"""K-FAC: curvature that is, layer by layer, a sum of two Kronecker products.
+
+Following Dangel, Müller and Zeinhofer (2024). A layer's Gauss-Newton matrix is approximated by
+A₁ ⊗ B₁ + A₂ ⊗ B₂, with the moments A of its inputs and B of its cotangents over points and streams:
+one product for the first condition, the equation in the interior, and one for all others together.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .. import schedule
+from ..errors import InputError
+from ..layers import DenseLayer, dense_layers
+from ..line_search import Fixed, LineSearch, descend
+from ..models import Theta
+from ..objective import LeastSquares
+from ..schedule import Schedule
+from .base import Optimizer, StepInfo, dot, norm
+
+
+class Moments(NamedTuple):
+    """A ⊗ B: the second moments of a layer's inputs and of its cotangents."""
+
+    inputs: Float[Array, "i i"]
+    cotangents: Float[Array, "o o"]
+
+
+class Basis(NamedTuple):
+    """Kᵀ M₁ K = I and Kᵀ M₂ K = diag(values)."""
+
+    vectors: Float[Array, "m m"]
+    values: Float[Array, " m"]
+
+
+class LayerCurvature(NamedTuple):
+    """What is known of one layer: averaged moments, and the bases that they gave."""
+
+    interior: Moments
+    others: Moments
+    inputs: Basis
+    cotangents: Basis
+
+
+class KfacState(NamedTuple):
+    layers: list[LayerCurvature]
+    update: Theta  # the last one
+    step: Int[Array, ""]
+
+
+class Quadratic(eqx.Module):
+    """α and μ of the update α Δ + μ δ, with δ the last one, that minimize the quadratic model
+
+    ½|r + J(αΔ + μδ)|² + ½λ|αΔ + μδ|² on the batch: K-FAC's automatic rate and momentum (KFAC*).
+    """
+
+
+class Kfac(Optimizer[KfacState]):
+    """Gradients, preconditioned layer by layer with [(A₁+λI)⊗(B₁+λI) + (A₂+λI)⊗(B₂+λI)]⁻¹.
+
+    The moments are exponential averages. Their decompositions are renewed every so many steps.
+    """
+
+    damping: Schedule = eqx.field(converter=schedule.damping)
+    line_search: LineSearch | Quadratic
+    momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)
+    average: Schedule = eqx.field(converter=schedule.momentum, default=0.95)
+    start_at_identity: bool = eqx.field(static=True, default=True)
+    refresh_every: int = eqx.field(static=True, default=1)
+
+    def __check_init__(self):
+        every = self.refresh_every
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise InputError(f"refresh_every must be a whole number from 1, got {every!r}")
+        if not isinstance(self.line_search, LineSearch | Quadratic):
+            raise InputError(
+                f"K-FAC needs a LineSearch or Quadratic(), got {self.line_search!r}: pass an object"
+            )
+
+    def init(self, theta: Theta) -> KfacState:
+        def start(size: int) -> Float[Array, "m m"]:
+            return jnp.eye(size) if self.start_at_identity else jnp.zeros((size, size))
+
+        def curvature(layer: DenseLayer) -> LayerCurvature:
+            out, into = _layer_shape(layer, jax.tree.leaves(theta))
+            moments = Moments(start(into), start(out))
+            bases = [Basis(jnp.eye(size), jnp.ones(size)) for size in (into, out)]
+            return LayerCurvature(moments, moments, *bases)
+
+        zero = jax.tree.map(jnp.zeros_like, theta)
+        return KfacState([curvature(layer) for layer in dense_layers(theta)], zero, jnp.array(0))
+
+    def step(
+        self, objective: LeastSquares, theta: Theta, state: KfacState, *, key: PRNGKeyArray
+    ) -> tuple[Theta, KfacState, StepInfo]:
+        damping = schedule.at(self.damping, state.step)
+        residual, push = jax.linearize(objective.residual, theta)
+        loss = 0.5 * jnp.sum(residual**2)
+        (gradient,) = jax.linear_transpose(push, theta)(residual)
+
+        layers = dense_layers(theta)
+        curvatures = self._renewed(objective, theta, layers, state, damping)
+        direction = precondition(gradient, layers, curvatures)
+        if isinstance(self.line_search, Quadratic):
+            ahead, behind = minimize_model(push, residual, direction, state.update, damping)
+            update = jax.tree.map(lambda d, u: -ahead * d + behind * u, direction, state.update)
+            reached = jax.tree.map(jnp.add, theta, update)
+            size, momentum = ahead, behind
+        else:
+            momentum = schedule.at(self.momentum, state.step)
+            update = jax.tree.map(lambda d, u: momentum * u - d, direction, state.update)
+            uphill = jax.tree.map(jnp.negative, update)
+            size = self.line_search.step_size(objective, theta, uphill, loss, state.step)
+            reached = descend(theta, uphill, size)
+        details = {
+            "step_size": size,
+            "damping": damping,
+            "momentum": momentum,
+            "update_norm": norm(jax.tree.map(jnp.subtract, reached, theta)),
+        }
+        return reached, KfacState(curvatures, update, state.step + 1), StepInfo(loss, details)
+
+    def _renewed(
+        self,
+        objective: LeastSquares,
+        theta: Theta,
+        layers: Sequence[DenseLayer],
+        state: KfacState,
+        damping: Float[Array, ""],
+    ) -> list[LayerCurvature]:
+        """The curvature with the moments of this batch in the average."""
+        average = schedule.at(self.average, state.step)
+        is_due = state.step % self.refresh_every == 0
+        renewed = []
+        for old, new in zip(state.layers, layer_moments(objective, theta, layers), strict=True):
+            interior, others = jax.tree.map(
+                lambda old, new: average * old + (1 - average) * new,
+                (old.interior, old.others),
+                new,
+            )
+            inputs, cotangents = jax.lax.cond(
+                is_due,
+                lambda a=interior, b=others: _bases(a, b, damping),
+                lambda old=old: (old.inputs, old.cotangents),
+            )
+            renewed.append(LayerCurvature(interior, others, inputs, cotangents))
+        return renewed
+
+
+def layer_moments(
+    objective: LeastSquares, theta: Theta, layers: Sequence[DenseLayer]
+) -> list[tuple[Moments, Moments]]:
+    """For each layer the moments of the first condition, and of all others together."""
+    first, *others = objective.conditions
+    parts = [_group_moments(objective, theta, layers, group) for group in ([first], others)]
+    return list(zip(*parts, strict=True))
+
+
+def _group_moments(
+    objective: LeastSquares, theta: Theta, layers: Sequence[DenseLayer], names: Sequence[str]
+) -> list[Moments]:
+    """A = Σ z zᵀ / S, a weighted mean over rows, and B = Σ g gᵀ with scaled rows."""
+    shapes = [_layer_shape(layer, jax.tree.leaves(theta)) for layer in layers]
+    sums = [Moments(jnp.zeros((into, into)), jnp.zeros((out, out))) for out, into in shapes]
+    total = jnp.zeros(())
+    for name in names:
+        factors, weights = objective.layer_factors(name, theta, layers)
+        total = total + weights.sum()
+        for i, layer in enumerate(factors):
+            z, g = layer.inputs, layer.cotangents
+            inputs = jnp.einsum("n,nsi,nsj->ij", weights / layer.streams, z, z)
+            cotangents = jnp.einsum("nsi,nsj->ij", g, g)
+            sums[i] = Moments(sums[i].inputs + inputs, sums[i].cotangents + cotangents)
+    total = jnp.where(total > 0, total, 1.0)
+    return [Moments(inputs / total, cotangents) for inputs, cotangents in sums]
+
+
+def precondition(
+    gradient: Theta, layers: Sequence[DenseLayer], curvatures: Sequence[LayerCurvature]
+) -> Theta:
+    """X with B₁ X A₁ + B₂ X A₂ = G for every layer, damped as the bases are."""
+    leaves, structure = jax.tree.flatten(gradient)
+    for layer, curvature in zip(layers, curvatures, strict=True):
+        left, right = curvature.cotangents, curvature.inputs
+        weight = _outputs_first(layer, leaves, leaves[layer.weight])
+        columns = [weight] if layer.bias is None else [weight, leaves[layer.bias][:, None]]
+        rotated = left.vectors.T @ jnp.concatenate(columns, axis=1) @ right.vectors
+        rotated = rotated / (1 + jnp.outer(left.values, right.values))
+        solved = left.vectors @ rotated @ right.vectors.T
+        if layer.bias is not None:
+            leaves[layer.bias] = solved[:, -1]
+            solved = solved[:, :-1]
+        leaves[layer.weight] = _outputs_first(layer, leaves, solved)
+    return structure.unflatten(leaves)
+
+
+def minimize_model(
+    push: Any, residual: Float[Array, " n"], direction: Theta, last: Theta, damping: Any
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """α and μ that minimize ½|r − αJd + μJu|² + ½λ|−αd + μu|²; μ = 0 where u is no help."""
+    along, back = push(direction), push(last)
+    bend = along @ along + damping * dot(direction, direction)
+    back_bend = back @ back + damping * dot(last, last)
+    mixed = -(along @ back) - damping * dot(direction, last)
+    slope, back_slope = -(along @ residual), back @ residual
+    determinant = bend * back_bend - mixed**2
+    is_regular = determinant > jnp.finfo(residual.dtype).eps * bend * back_bend
+    safe = jnp.where(is_regular, determinant, 1.0)
+    both = (
+        (mixed * back_slope - back_bend * slope) / safe,
+        (mixed * slope - bend * back_slope) / safe,
+    )
+    alone = (-slope / jnp.where(bend > 0, bend, 1.0), jnp.zeros(()))
+    return (
+        jnp.where(is_regular, both[0], alone[0]),
+        jnp.where(is_regular, both[1], alone[1]),
+    )
+
+
+def _bases(interior: Moments, others: Moments, damping: Float[Array, ""]) -> tuple[Basis, Basis]:
+    """Bases in which the damped moments of both conditions are diagonal: inputs, cotangents."""
+    inputs, cotangents = (
+        _common_basis(first, second, damping)
+        for first, second in zip(interior, others, strict=True)
+    )
+    return inputs, cotangents
+
+
+def _common_basis(
+    first: Float[Array, "m m"], second: Float[Array, "m m"], damping: Float[Array, ""]
+) -> Basis:
+    identity = jnp.eye(len(first))
+    values, vectors = jnp.linalg.eigh(first + damping * identity)
+    smallest = jnp.finfo(first.dtype).eps * len(first) * jnp.maximum(values[-1], damping)
+    whitened = vectors / jnp.sqrt(jnp.maximum(values, smallest))
+    ratios, rotation = jnp.linalg.eigh(whitened.T @ (second + damping * identity) @ whitened)
+    return Basis(whitened @ rotation, ratios.clip(0))
+
+
+def _layer_shape(layer: DenseLayer, leaves: Sequence[Any]) -> tuple[int, int]:
+    """Outputs, and inputs with the one of the bias."""
+    out, into = _outputs_first(layer, leaves, leaves[layer.weight]).shape
+    return out, into + (layer.bias is not None)
+
+
+def _outputs_first(layer: DenseLayer, leaves: Sequence[Any], weight: Any) -> Any:
+    """A weight matrix, or a transposed one back: rows are outputs if the bias has as many."""
+    if layer.bias is None or len(leaves[layer.bias]) == leaves[layer.weight].shape[0]:
+        return weight
+    return weight.T
+
+
+def kfac(
+    damping: Any = 1e-10,
+    momentum: Any = 0.0,
+    learning_rate: Any = None,
+    line_search: LineSearch | Quadratic | None = None,
+    average: Any = 0.95,
+    start_at_identity: bool = True,
+    refresh_every: int = 10,
+) -> Kfac:
+    """K-FAC; rate and momentum from the quadratic model unless a rate or line search is given."""
+    if learning_rate is not None and line_search is not None:
+        raise InputError("give a learning_rate or a line_search, not both: each sets the step size")
+    search = line_search if learning_rate is None else Fixed(learning_rate)
+    return Kfac(damping, search or Quadratic(), momentum, average, start_at_identity, refresh_every)

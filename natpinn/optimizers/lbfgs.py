@@ -1,0 +1,92 @@
+"""L-BFGS: optax's two-loop recursion and zoom line search."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from ..errors import InputError
+from ..models import Theta
+from ..objective import LeastSquares
+from .base import Optimizer, StepInfo, dot, norm
+
+SAME_LOSS = 1e-9  # relative: two losses at the same parameters are then of the same batch
+
+
+class LbfgsState(NamedTuple):
+    memory: Any  # optax's ScaleByLBFGSState
+    loss: Float[Array, ""]  # after the last step, on its batch
+
+
+class Lbfgs(Optimizer[LbfgsState]):
+    """A quasi-Newton step from the last differences of parameters and of gradients.
+
+    It wants the same batch for many steps. When the batch has changed, which shows in the loss, the
+    last difference of gradients is taken on the new one, so that every pair belongs to one batch;
+    older pairs stay. Where the resulting direction does not descend, the memory is emptied.
+    """
+
+    memory_size: int = eqx.field(static=True, default=100)
+    line_search_steps: int = eqx.field(static=True, default=20)
+
+    def __check_init__(self):
+        for name in ("memory_size", "line_search_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} must be a whole number from 1, got {value!r}")
+
+    def init(self, theta: Theta) -> LbfgsState:
+        return LbfgsState(self._recursion.init(theta), jnp.array(0.0))
+
+    def step(
+        self, objective: LeastSquares, theta: Theta, state: LbfgsState, *, key: PRNGKeyArray
+    ) -> tuple[Theta, LbfgsState, StepInfo]:
+        loss, gradient = jax.value_and_grad(objective.loss)(theta)
+        is_new = jnp.abs(loss - state.loss) > SAME_LOSS * jnp.abs(loss)
+        memory = self._on_this_batch(objective, state.memory, is_new)
+        direction, memory = self._recursion.update(gradient, memory, theta)
+        descends = dot(gradient, direction) > 0  # false for NaN too
+        short = 1 / jnp.maximum(norm(gradient), 1.0)
+        direction = jax.tree.map(
+            lambda d, g: jnp.where(descends, d, short * g), direction, gradient
+        )
+        memory = memory._replace(weights_memory=jnp.where(descends, memory.weights_memory, 0.0))
+
+        search: Any = optax.scale_by_zoom_linesearch(self.line_search_steps)
+        downhill = jax.tree.map(jnp.negative, direction)
+        update, found = search.update(
+            downhill,
+            search.init(theta),
+            theta,
+            value=loss,
+            grad=gradient,
+            value_fn=objective.loss,
+        )
+        details = {
+            "step_size": jnp.asarray(found.learning_rate, loss.dtype),
+            "update_norm": norm(update),
+            "line_search_steps": jnp.asarray(found.info.num_linesearch_steps, loss.dtype),
+        }
+        new_state = LbfgsState(memory, jnp.asarray(found.value, loss.dtype))
+        return optax.apply_updates(theta, update), new_state, StepInfo(loss, details)
+
+    @property
+    def _recursion(self) -> Any:
+        return optax.scale_by_lbfgs(self.memory_size)
+
+    def _on_this_batch(self, objective: LeastSquares, memory: Any, is_new: Bool[Array, ""]) -> Any:
+        """The memory with the last gradient taken on this batch."""
+        last = jax.lax.cond(
+            is_new & (memory.count > 0),
+            lambda: jax.grad(objective.loss)(memory.params),
+            lambda: memory.updates,
+        )
+        return memory._replace(updates=last)
+
+
+def lbfgs(memory_size: int = 100, line_search_steps: int = 20) -> Lbfgs:
+    """L-BFGS with a zoom line search; give it the same batch for many steps."""
+    return Lbfgs(memory_size, line_search_steps)
