@@ -4,7 +4,8 @@ Training starts on the lowest rung. A rung is left for the next one when its ske
 a share of the kernel, or when the loss has fallen too slowly for some steps, from batch to batch
 and for what they cost. A stalled sketch has left a residual that only tiny eigenvalues can remove,
 for which steps with a small damping are hopelessly long: the exact solves that follow start with
-what it missed as their damping, and lower it whenever they stall.
+what it missed as their damping. Whenever they stall it is lowered, or raised if the steps that a
+line search allows are short.
 
 Where exact steps have become slow, one with a sketch, damped by what it misses, may go much
 further. So the rung below is tried for a step, and kept while the loss falls by half or more; the
@@ -32,6 +33,8 @@ SLOW_SKETCH = 0.5  # nats, powers of e, by which the loss falls per cost of an e
 SLOW_EXACT = 0.2  # nats per step
 STALLED = 4  # slow steps in a row
 FAST = 0.7  # nats: what a sketched step after exact ones must reach
+SHORT = 0.1  # a step size: below it, more damping helps rather than less
+LEAST_CARRIED = 1e-6  # of what the sketch missed: the damping is not lowered further
 FIRST_WAIT, LONGEST_WAIT = 10, 1000  # steps before the rung below is tried
 
 
@@ -46,12 +49,15 @@ class Climb(NamedTuple):
     missed: Float[Array, ""]  # σ of the last sketch
     missed_share: Float[Array, ""]  # σ / tr(Â)
     carried: Float[Array, ""]  # damping of exact solves, of a sketch that has stalled
-    loss: Float[Array, ""]  # before the last step, on its batch
+    step_size: Float[Array, ""]  # of the last step
+    loss: Float[Array, ""]  # before it, on its batch
 
 
 def start() -> Climb:
     none, wait, zero = jnp.array(0), jnp.array(FIRST_WAIT), jnp.array(0.0)
-    return Climb(none, jnp.array(False), none, wait, wait, zero, zero, zero, jnp.array(jnp.inf))
+    return Climb(
+        none, jnp.array(False), none, wait, wait, zero, zero, zero, zero, jnp.array(jnp.inf)
+    )
 
 
 class Ladder(eqx.Module):
@@ -88,7 +94,10 @@ class Ladder(eqx.Module):
 
         later = jnp.minimum(2 * state.patience, LONGEST_WAIT)
         patience = jnp.where(climbs & state.is_trial, later, state.patience)
-        carried = jnp.where(is_top, state.carried / jnp.where(is_stalled, 10, 1), 0.0)
+        is_short = state.step_size < SHORT
+        factor = jnp.where(is_stalled, jnp.where(is_short, 10.0, 0.1), 1.0)
+        carried = jnp.maximum(factor * state.carried, LEAST_CARRIED * state.missed)
+        carried = jnp.where(is_top, carried, 0.0)
         return Climb(
             rung=jnp.minimum(state.rung, top) + jnp.where(climbs, 1, jnp.where(falls, -1, 0)),
             is_trial=falls | (state.is_trial & ~climbs),
@@ -97,7 +106,8 @@ class Ladder(eqx.Module):
             patience=patience,
             missed=state.missed,
             missed_share=state.missed_share,
-            carried=jnp.where(climbs & is_stalled & ~state.is_trial, state.missed, carried),
+            carried=jnp.where(climbs & (is_stalled | state.is_trial), state.missed, carried),
+            step_size=state.step_size,
             loss=loss,
         )
 
@@ -134,7 +144,7 @@ class LadderFactorization(Factorization):
         def exact() -> tuple[Array, SolveInfo]:
             enough = jnp.maximum(damping, self.state.carried)
             y, info = solve_damped(self.linearization.kernel(), b, enough)
-            details = {"missed": jnp.zeros(()), "missed_share": jnp.zeros(())}
+            details = {"missed": self.state.missed, "missed_share": jnp.zeros(())}
             return y, info._replace(details=details)
 
         return [*(lambda k=k: sketched(k) for k in self.ladder.ranks), exact]
