@@ -29,7 +29,15 @@ CALLS = {  # primitives that only wrap another program, and under which name the
 }
 
 
-RESHAPES = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "reduce_sum"}
+RESHAPES = {
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "broadcast_in_dim",
+    "convert_element_type",
+    "copy",
+    "reduce_sum",
+}
 SUMS = {"add", "add_any"}
 
 
@@ -106,9 +114,15 @@ class _Sums:
     def record(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         if any(isinstance(value, _OuterProducts) for value in (*inputs, *outputs)):
             return
-        if name in RESHAPES or name in SUMS:
-            parts = {key: part for value in inputs for key, part in self.of(value).items()}
+        parts = {key: part for value in inputs for key, part in self.of(value).items()}
+        if name in SUMS or (name in RESHAPES and self._is_faithful(name, inputs[0], outputs[0])):
             self._parts[id(outputs[0])] = (outputs[0], parts)
+
+    def _is_faithful(self, name: str, before: Any, after: Any) -> bool:
+        """Whether a value stays what it is: not one number repeated, nor a sum within a stream."""
+        if name == "reduce_sum":
+            return before.ndim == 2 and after.ndim == 1  # over streams
+        return not self.of(before) or np.size(before) == np.size(after)
 
 
 def factored(function: Callable[..., Any], worth: Callable[[Factors], bool]) -> Callable[..., Any]:
