@@ -293,33 +293,29 @@ def follow(falls, steps, missed_share=0.0, noise=0.0):
     return rungs
 
 
-def test_an_automatic_rank_climbs_where_a_rung_stalls():
-    assert follow((0.2, 0.0, 0.0), 50) == [0] * 50
-    assert follow((0.1, 0.4, 0.0), 50) == [0] * 4 + [1] * 46
+def test_an_automatic_rank_stays_with_a_sketch_that_misses_nothing():
+    assert follow((0.3, 0.0, 0.0), 50) == [0] * 50
     rungs = follow((0.01, 0.01, 0.1), 300)
-    assert rungs[:10] == [0] * 4 + [1] * 4 + [2] * 2
-    trials = np.flatnonzero(np.array(rungs) == 1)[4:]
-    assert list(np.diff(trials)) == [21, 41, 81]  # one step each, ever more rarely
+    assert set(rungs) == {0, 1}
+    assert list(np.diff(np.flatnonzero(rungs))) == [21, 41, 81]  # one step each, ever more rarely
 
 
-def test_an_automatic_rank_does_not_stay_with_a_sketch_that_misses_much():
-    assert follow((0.1, 0.1, 0.1), 5, missed_share=1e-3) == [0, 1, 2, 2, 2]
+def test_an_automatic_rank_climbs_where_a_sketch_misses_much():
+    rungs = follow((0.1, 0.1, 0.1), 100, missed_share=1e-3)
+    assert rungs[:4] == [0, 1, 2, 2]
+    assert set(rungs[2:]) == {1, 2}  # from time to time the rung below is tried
+    assert rungs[2:].count(1) < 5
 
 
 def test_an_automatic_rank_keeps_a_sketch_that_goes_much_further_than_exact_steps():
-    state = start_ladder()._replace(rung=jnp.array(2), wait=jnp.array(1), loss=jnp.array(1.0))
+    top = jnp.array(2)
+    state = start_ladder()._replace(home=top, rung=top, wait=jnp.array(1), loss=jnp.array(1.0))
     state = state._replace(slow_steps=jnp.array(3))
-    state = LADDER.move(state, jnp.array(0.99))
-    assert int(state.rung) == 1
-    state = LADDER.move(state, jnp.array(0.1))
-    assert int(state.rung) == 1
-    assert int(LADDER.move(state, jnp.array(0.09)).rung) == 2
-
-
-def test_an_automatic_rank_falls_back_to_exact_solves_where_nothing_can_be_told():
-    """Late in training a step changes the loss by less than another batch does."""
-    rungs = follow((0.0, 0.001, 0.005), 1000, noise=0.3)
-    assert np.mean(np.array(rungs[100:]) == 2) > 0.9
+    rungs = []
+    for loss in (0.99, 0.1, 0.01, 0.009, 0.0089):
+        state = LADDER.move(state, jnp.array(loss))
+        rungs.append(int(state.rung))
+    assert rungs == [1, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("variant", ALGORITHMS)

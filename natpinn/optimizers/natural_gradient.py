@@ -73,6 +73,7 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         system, solver_state = self.solver.factorize(linearization, state.solver, key=key)
         shifted_residual = linearization.residual - linearization.jvp(carried)
         correction, info = system.solve(shifted_residual, damping)
+        solver_state = self.solver.update(solver_state, info)
         phi = jax.tree.map(jnp.add, carried, correction)
 
         # The state stays uncorrected: a corrected one would be corrected again at every step.
@@ -82,7 +83,6 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         if self.norm_cap is not None:
             longest = jnp.sqrt(schedule.at(self.norm_cap, state.step))
             size = jnp.minimum(size, longest / norm(phi))
-        solver_state = self.solver.update(solver_state, info, size)
 
         details = {
             "step_size": size,

@@ -45,8 +45,8 @@ class DampedSolver(eqx.Module, Generic[State]):
         self, linearization: Linearization, state: State, *, key: PRNGKeyArray
     ) -> tuple[Factorization, State]: ...
 
-    def update(self, state: State, info: SolveInfo, size: Float[Array, ""]) -> State:
-        """What the solver learns from a solve, and from the size of the step along its solution."""
+    def update(self, state: State, info: SolveInfo) -> State:
+        """What the solver learns from a solve."""
         return state
 
     @abstractmethod

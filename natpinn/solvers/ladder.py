@@ -1,15 +1,14 @@
 """Which rank of a sketch is worth its cost: a ladder of ranks with the exact solve on top.
 
-Training starts on the lowest rung. A rung is left for the next one when its sketch misses too large
-a share of the kernel, or when the loss has fallen too slowly for some steps, from batch to batch
-and for what they cost. A stalled sketch has left a residual that only tiny eigenvalues can remove,
-for which steps with a small damping are hopelessly long: the exact solves that follow start with
-what it missed as their damping. Whenever they stall it is lowered, or raised if the steps that a
-line search allows are short.
+Training starts on the lowest rung, and goes up while the sketch there misses too large a share of
+the kernel. Sketches that miss next to nothing are as good as the exact solve and cheaper. The
+others lead to where only tiny eigenvalues can remove what is left of the residual, and exact steps
+that follow would be hopelessly long.
 
-Where exact steps have become slow, one with a sketch, damped by what it misses, may go much
-further. So the rung below is tried for a step, and kept while the loss falls by half or more; the
-more often that has failed, the later. All rungs are in one program: moving compiles nothing.
+When steps have become slow, another rung is tried for one step: the next one, or from the exact
+solve the one below, whose damping by what it misses may take a step much further. It is kept while
+the loss falls by half or more in each step, from batch to batch; the more often that has failed,
+the later the next trial. All rungs are in one program, so moving compiles nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ..models import Theta
 from ..objective import Linearization
@@ -29,35 +28,27 @@ from .sketch import Approximation
 SHARES = (0.1, 0.2, 0.4)  # of the rows
 DEAREST = 0.8  # of the cost of the exact solve: rungs above are left out
 MOST_MISSED = 1e-8  # of the trace, in one direction: with more, sketched steps lead astray
-SLOW_SKETCH = 0.5  # nats, powers of e, by which the loss falls per cost of an exact solve
-SLOW_EXACT = 0.2  # nats per step
+SLOW = 0.2  # nats, powers of e, by which the loss falls in a step
 STALLED = 4  # slow steps in a row
-FAST = 0.7  # nats: what a sketched step after exact ones must reach
-SHORT = 0.1  # a step size: below it, more damping helps rather than less
-LEAST_CARRIED = 1e-6  # of what the sketch missed: the damping is not lowered further
-FIRST_WAIT, LONGEST_WAIT = 10, 1000  # steps before the rung below is tried
+FAST = 0.7  # nats
+FIRST_WAIT, LONGEST_WAIT = 10, 1000  # steps before another rung is tried
 
 
 class Climb(NamedTuple):
     """Where on the ladder the coming solve stands, and what is known of the last one."""
 
-    rung: Int[Array, ""]
-    is_trial: Bool[Array, ""]  # whether it was entered from above
+    home: Int[Array, ""]
+    rung: Int[Array, ""]  # another one during a trial
     slow_steps: Int[Array, ""]  # in a row
-    wait: Int[Array, ""]  # steps until the rung below is tried
+    wait: Int[Array, ""]  # steps until another rung is tried
     patience: Int[Array, ""]  # how long that will be the next time
-    missed: Float[Array, ""]  # σ of the last sketch
     missed_share: Float[Array, ""]  # σ / tr(Â)
-    carried: Float[Array, ""]  # damping of exact solves, of a sketch that has stalled
-    step_size: Float[Array, ""]  # of the last step
-    loss: Float[Array, ""]  # before it, on its batch
+    loss: Float[Array, ""]  # before the last step, on its batch
 
 
 def start() -> Climb:
-    none, wait, zero = jnp.array(0), jnp.array(FIRST_WAIT), jnp.array(0.0)
-    return Climb(
-        none, jnp.array(False), none, wait, wait, zero, zero, zero, zero, jnp.array(jnp.inf)
-    )
+    none, wait = jnp.array(0), jnp.array(FIRST_WAIT)
+    return Climb(none, none, none, wait, wait, jnp.array(0.0), jnp.array(jnp.inf))
 
 
 class Ladder(eqx.Module):
@@ -82,32 +73,25 @@ class Ladder(eqx.Module):
     def move(self, state: Climb, loss: Float[Array, ""]) -> Climb:
         """The rung of the coming step, from the loss before it."""
         top = len(self.ranks)
-        is_top = state.rung == top
         fall = jnp.log(state.loss / loss)  # of the logarithm of the loss, in the last step
-        slowest = [*(SLOW_SKETCH * cost for cost in self.costs), SLOW_EXACT]
-        is_slow = fall < jnp.array(slowest)[state.rung]
-        slow_steps = jnp.where(is_slow, state.slow_steps + 1, 0)
-        is_stalled = slow_steps >= STALLED
-        is_poor = is_stalled | (state.missed_share > MOST_MISSED)
-        climbs = ~is_top & jnp.where(state.is_trial, ~(fall >= FAST), is_poor)
-        falls = is_top & is_stalled & (state.wait <= 1) & (top > 0)
+        was_trial = state.rung != state.home
+        is_poor = ~was_trial & (state.missed_share > MOST_MISSED) & (state.home < top)
+        home = jnp.minimum(state.home + is_poor, top)
 
+        slow_steps = jnp.where(fall < SLOW, state.slow_steps + 1, 0)
+        begins = ~was_trial & ~is_poor & (slow_steps >= STALLED) & (state.wait <= 1) & (top > 0)
+        other = jnp.where(home == top, top - 1, home + 1)
+        goes_on = was_trial & (fall >= FAST)
+        has_failed = was_trial & ~goes_on
         later = jnp.minimum(2 * state.patience, LONGEST_WAIT)
-        patience = jnp.where(climbs & state.is_trial, later, state.patience)
-        is_short = state.step_size < SHORT
-        factor = jnp.where(is_stalled, jnp.where(is_short, 10.0, 0.1), 1.0)
-        carried = jnp.maximum(factor * state.carried, LEAST_CARRIED * state.missed)
-        carried = jnp.where(is_top, carried, 0.0)
+        patience = jnp.where(has_failed, later, state.patience)
         return Climb(
-            rung=jnp.minimum(state.rung, top) + jnp.where(climbs, 1, jnp.where(falls, -1, 0)),
-            is_trial=falls | (state.is_trial & ~climbs),
-            slow_steps=jnp.where(climbs | (is_top & is_stalled), 0, slow_steps),
-            wait=jnp.where(is_top & ~falls, state.wait - 1, patience),
+            home=home,
+            rung=jnp.where(begins, other, jnp.where(goes_on, state.rung, home)),
+            slow_steps=jnp.where(begins | was_trial | is_poor, 0, slow_steps),
+            wait=jnp.where(was_trial, patience, state.wait - 1),
             patience=patience,
-            missed=state.missed,
             missed_share=state.missed_share,
-            carried=jnp.where(climbs & (is_stalled | state.is_trial), state.missed, carried),
-            step_size=state.step_size,
             loss=loss,
         )
 
@@ -142,9 +126,7 @@ class LadderFactorization(Factorization):
             return y, SolveInfo(damping, is_recovered, sketch.details)
 
         def exact() -> tuple[Array, SolveInfo]:
-            enough = jnp.maximum(damping, self.state.carried)
-            y, info = solve_damped(self.linearization.kernel(), b, enough)
-            details = {"missed": self.state.missed, "missed_share": jnp.zeros(())}
-            return y, info._replace(details=details)
+            y, info = solve_damped(self.linearization.kernel(), b, damping)
+            return y, info._replace(details={"missed_share": jnp.zeros(())})
 
         return [*(lambda k=k: sketched(k) for k in self.ladder.ranks), exact]

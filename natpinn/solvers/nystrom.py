@@ -60,13 +60,10 @@ class Nystrom(DampedSolver[Climb | None]):
         sketch = algorithm(linearization.kernel_mm, n, columns(self.rank, n), key)
         return NystromFactorization(linearization, sketch), None
 
-    def update(self, state: Climb | None, info: SolveInfo, size: Float[Array, ""]) -> Climb | None:
+    def update(self, state: Climb | None, info: SolveInfo) -> Climb | None:
         if state is None:
             return None
-        found = info.details
-        return state._replace(
-            missed=found["missed"], missed_share=found["missed_share"], step_size=size
-        )
+        return state._replace(missed_share=info.details["missed_share"])
 
     def system_bytes(self, rows: int, parameters: int) -> int:
         if self.rank == "auto":
