@@ -7,10 +7,9 @@ Names are METHOD-ROWS, as exact-1000, gpu-5000, standard-5000, auto-10000. Meant
 """
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
+import lines
 import matplotlib
 
 matplotlib.use("agg")
@@ -28,6 +27,7 @@ OPTIMIZERS = {
 }
 ROWS = (1000, 5000, 10_000)
 NAMES = [f"{method}-{rows}" for rows in ROWS for method in OPTIMIZERS]
+COLUMNS = ("step", "seconds", "loss", "l2_error", "step_size", "sketch_rank", "missed_share")
 
 
 def main() -> None:
@@ -39,45 +39,36 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, help="draw the runs of the file instead")
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
     arguments = parser.parse_args()
-    if arguments.draw is None:
-        for name in arguments.names or NAMES:
-            record = {"name": name, **solve(name, arguments.budget)}
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-    records = [json.loads(line) for line in arguments.out.read_text().splitlines()]
-    for record in records:
-        print(describe(record))
     if arguments.draw is not None:
-        draw({record["name"]: record for record in records}, arguments.draw)
+        draw(lines.read(arguments.out), arguments.draw)
+        return
+    for name in arguments.names or NAMES:
+        record = solve(name, arguments.budget)
+        lines.append(arguments.out, record)
+        print(describe(record))
 
 
-def solve(name: str, budget: float) -> dict[str, Any]:
+def solve(name: str, budget: float) -> lines.Record:
     method, rows = name.split("-")
     interior = int(rows) * 17 // 20
     problem = natpinn.problems.get(
         "poisson_5d", points={"interior": interior, "boundary": int(rows) - interior}
     )
-    solution = natpinn.solve(problem, optimizer=OPTIMIZERS[method], budget=budget, progress=False)
-    columns = ("step", "seconds", "loss", "l2_error", "step_size", "sketch_rank", "removed")
-    history = [{key: r[key] for key in columns if key in r} for r in solution.history]
-    return {"summary": solution.summary, "history": history}
+    return lines.solve(name, COLUMNS, problem, optimizer=OPTIMIZERS[method], budget=budget)
 
 
-def describe(record: dict[str, Any]) -> str:
+def describe(record: lines.Record) -> str:
     summary, history = record["summary"], record["history"]
-    reached = []
-    for error in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-        times = [r["seconds"] for r in history if (r["l2_error"] or 1) <= error]
-        reached.append(f"{error:.0e} {times[0]:.2f} s" if times else f"{error:.0e} –")
-    ranks = [r["sketch_rank"] for r in history if r.get("sketch_rank")]
+    times = {e: lines.seconds_to(e, history) for e in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)}
+    reached = [f"{e:.0e} {'–' if t is None else f'{t:.2f} s'}" for e, t in times.items()]
     return (
         f"{record['name']}: {summary['status']}, best L2 {summary['best_l2']:.2e}, "
         f"{1000 / summary['steps_per_second']:.2f} ms/step, {summary['steps']} steps; "
-        f"{', '.join(reached)}" + (f"; ranks {ranks[0]:.0f} … {ranks[-1]:.0f}" if ranks else "")
+        f"{', '.join(reached)}"
     )
 
 
-def draw(records: dict[str, Any], path: Path) -> None:
+def draw(records: dict[str, lines.Record], path: Path) -> None:
     figure, axes = plt.subplots(1, len(ROWS), figsize=(13, 4), sharey=True, layout="constrained")
     for rows, axis in zip(ROWS, axes, strict=True):
         for method in OPTIMIZERS:

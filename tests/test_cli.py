@@ -34,8 +34,9 @@ def test_list_names_everything(natpinn_command):
     names = json.loads(out)
     assert code == 0
     assert set(names["problems"]) == set(natpinn.problems.CATALOGUE)
-    exact = {"sgd", "adam", "engd", "engd_w", "spring"}
-    assert set(names["optimizers"]) == exact | {"engd_w_nystrom", "spring_nystrom"}
+    natural = {"engd", "engd_w", "spring", "engd_w_nystrom", "spring_nystrom"}
+    others = {"sgd", "adam", "lbfgs", "hessian_free", "kfac"}
+    assert set(names["optimizers"]) == natural | others
     code, out, _ = natpinn_command("list")
     assert "poisson_5d" in out
     assert "engd_w" in out
@@ -137,7 +138,15 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("poisson_2d --set seed=true", "seed"),
         ("poisson_2d --set nonsense", "key=value"),
         ("poisson_2d --set sampling.points=sobl", "did you mean 'sobol'"),
-        ("poisson_2d --set optimizer.line_search=armijo", "did you mean 'grid'"),
+        ("poisson_2d --set optimizer.line_search=gird", "did you mean 'grid'"),
+        (
+            "poisson_2d --set optimizer.line_search=quadratic",
+            "a natural gradient needs a LineSearch",
+        ),
+        ("poisson_2d --set sampling.steps_per_batch=0", "at least 1"),
+        ("poisson_2d --optimizer kfac --set optimizer.refresh_every=0", "refresh_every"),
+        ("poisson_2d --optimizer lbfgs --set optimizer.memory_size=none", "memory_size"),
+        ("poisson_2d --optimizer hessian_free --set optimizer.curvature=fisher", "ggn"),
         ("poisson_2d --set problem.dimension=0", "whole number from 1"),
         ("poisson_2d --set model.widths=[0]", "widths must be positive"),
         ("poisson_2d --steps 0", "steps must be at least 1"),

@@ -1,0 +1,76 @@
+"""Every method on poisson_5d and heat_4d: the L2 error after 30, 60 and 120 s.
+
+    python benchmarks/baselines.py --out runs.jsonl [NAME …]
+    python benchmarks/baselines.py --out runs.jsonl --table
+
+Names are PROBLEM-METHOD, as poisson_5d-lbfgs, heat_4d-kfac_grid. Meant for a large GPU. Light
+methods leave most of it idle, and may run at the same time in processes of their own.
+"""
+
+import argparse
+from pathlib import Path
+
+import lines
+
+from natpinn import config
+from natpinn.run import model_key
+
+METHODS = {
+    "sgd": {"optimizer.name": "sgd"},
+    "adam": {"optimizer.name": "adam"},
+    "lbfgs": {"optimizer.name": "lbfgs"},
+    "hessian_free": {"optimizer.name": "hessian_free"},
+    "kfac_grid": {"optimizer.name": "kfac", "optimizer.line_search": "grid"},
+    "kfac": {"optimizer.name": "kfac"},
+    "engd": {"optimizer.name": "engd"},
+    "engd_w": {"optimizer.name": "engd_w"},
+    "spring": {"optimizer.name": "spring"},
+}
+PROBLEMS = ("poisson_5d", "heat_4d")
+NAMES = [f"{problem}-{method}" for problem in PROBLEMS for method in METHODS]
+TIMES = (30, 60, 120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="runs are appended to this file")
+    parser.add_argument("--budget", type=float, default=max(TIMES), help="seconds a run")
+    parser.add_argument("--table", action="store_true", help="print the runs of the file instead")
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
+    arguments = parser.parse_args()
+    if not arguments.table:
+        for name in arguments.names or NAMES:
+            lines.append(arguments.out, solve(name, arguments.budget))
+    print(table(lines.read(arguments.out)))
+
+
+def solve(name: str, budget: float) -> lines.Record:
+    problem, method = name.split("-")
+    settings = config.resolve({"problem.name": problem, **METHODS[method]})
+    built = settings.build_problem()
+    return lines.solve(
+        name,
+        ("step", "seconds", "loss", "l2_error", "step_size"),
+        built,
+        model=settings.build_model(built, model_key(settings.seed)),
+        optimizer=settings.build_optimizer(),
+        steps_per_batch=settings.sampling.steps_per_batch,
+        budget=budget,
+    )
+
+
+def table(records: dict[str, lines.Record]) -> str:
+    heads = [f"{t} s" for t in TIMES]
+    rows = [" | ".join(["run", *heads, "ms/step", "steps"])]
+    for name, record in records.items():
+        summary = record["summary"]
+        errors = [f"{lines.error_at(t, record['history']):.1e}" for t in TIMES]
+        speed = f"{1000 / summary['steps_per_second']:.2f}"
+        rows.append(" | ".join([name, *errors, speed, f"{summary['steps']:,}"]))
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()

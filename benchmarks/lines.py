@@ -1,0 +1,39 @@
+"""Runs of a benchmark, one JSON object a line, appended as they finish."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import natpinn
+
+Record = dict[str, Any]
+
+
+def solve(name: str, columns: Sequence[str], problem: Any, **options: Any) -> Record:
+    """A run by its name, its summary and some columns of its metrics."""
+    solution = natpinn.solve(problem, progress=False, **options)
+    history = [{key: r[key] for key in columns if key in r} for r in solution.history]
+    return {"name": name, "summary": solution.summary, "history": history}
+
+
+def append(path: Path, record: Record) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def read(path: Path) -> dict[str, Record]:
+    """The last run of each name."""
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return {record["name"]: record for record in records}
+
+
+def seconds_to(error: float, history: Sequence[Record]) -> float | None:
+    """When the error was first reached."""
+    times = [r["seconds"] for r in history if (r["l2_error"] or 1) <= error]
+    return times[0] if times else None
+
+
+def error_at(seconds: float, history: Sequence[Record]) -> float:
+    """The smallest error up to a time."""
+    return min(r["l2_error"] for r in history if r["seconds"] <= seconds)
