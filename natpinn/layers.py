@@ -3,7 +3,7 @@
 One layer appears in a residual several times: for the value, for each first derivative, for the
 Laplacian. Each appearance is a stream s, with the layer's input zₛ and the cotangent gₛ of its
 output. The streams are read off the program that computes the gradient, so equations stay unaware.
-A bias is one more input of its layer: 1 in the streams whose cotangents add up to its gradient.
+A bias is one more input of its layer: 1 in the streams where it is added to what the matrix gives.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,15 +29,7 @@ CALLS = {  # primitives that only wrap another program, and under which name the
 }
 
 
-RESHAPES = {
-    "reshape",
-    "squeeze",
-    "expand_dims",
-    "broadcast_in_dim",
-    "convert_element_type",
-    "copy",
-    "reduce_sum",
-}
+SAME = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy"}
 SUMS = {"add", "add_any"}
 
 
@@ -99,30 +91,86 @@ class _OuterProducts:
         return Factors(jnp.concatenate(left), jnp.concatenate(right))
 
 
-class _Sums:
-    """Which values a value is the sum of, up to its shape; of none if it is zero."""
+class LayerFactors(eqx.Module):
+    """`Factors` of a whole layer, and whether its matrix is used as x @ W, not as W @ x."""
 
-    def __init__(self) -> None:
-        self._parts: dict[int, tuple[Any, dict[int, Any]]] = {}  # objects are kept: ids stay theirs
+    cotangents: Float[Array, "n s out"]
+    inputs: Float[Array, "n s in"]
+    is_transposed: bool = eqx.field(static=True)
 
-    def of(self, value: Any) -> dict[int, Any]:
-        if id(value) in self._parts:
-            return self._parts[id(value)][1]
+    @property
+    def streams(self) -> int:
+        return self.cotangents.shape[1]
+
+
+class _Trace:
+    """How a program uses its parameters: what is multiplied with a matrix, and what is added.
+
+    Values are known by their ids, and kept, so that no other value gets the same.
+    """
+
+    def __init__(self, parameters: Sequence[Any] = ()):
+        self._kept: list[Any] = list(parameters)
+        self._sums: dict[int, frozenset[int]] = {}  # a value as a sum of others, up to its shape
+        self._matrices = {id(p): (id(p), False) for p in parameters if np.ndim(p) == 2}
+        self._products: dict[int, tuple[int, int, frozenset[int]]] = {}
+
+    def parts(self, value: Any) -> frozenset[int]:
+        """Which values this one is the sum of; of none if it is zero."""
+        if id(value) in self._sums:
+            return self._sums[id(value)]
         is_number = isinstance(value, float | int | np.number | np.ndarray)
-        return {} if is_number and not np.any(value) else {id(value): value}
+        return frozenset() if is_number and not np.any(value) else frozenset({id(value)})
 
-    def record(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def multiplied(self, matrix: Any) -> list[tuple[int, frozenset[int]]]:
+        """What is multiplied with a matrix, and along which of its axes."""
+        found = self._products.values()
+        return [(axis, other) for of, axis, other in found if of == id(matrix)]
+
+    def multiplied_beside(self, matrix: Any, bias: Any) -> list[tuple[int, frozenset[int]]]:
+        """The same, of the products that a bias is added to."""
+        sums = {parts for parts in self._sums.values() if id(bias) in parts and len(parts) > 1}
+        sums = [parts for parts in sums if not any(other < parts for other in sums)]  # added first
+        return [
+            (axis, other)
+            for product, (of, axis, other) in self._products.items()
+            if of == id(matrix) and any(product in parts for parts in sums)
+        ]
+
+    def record(self, equation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        name, params = equation.primitive.name, equation.params
         if any(isinstance(value, _OuterProducts) for value in (*inputs, *outputs)):
             return
-        parts = {key: part for value in inputs for key, part in self.of(value).items()}
-        if name in SUMS or (name in RESHAPES and self._is_faithful(name, inputs[0], outputs[0])):
-            self._parts[id(outputs[0])] = (outputs[0], parts)
+        self._kept += [*inputs, *outputs]
+        if name in SUMS:
+            self._sums[id(outputs[0])] = frozenset().union(*map(self.parts, inputs))
+        elif name in SAME and self._is_faithful(inputs[0], outputs[0]):
+            self._sums[id(outputs[0])] = self.parts(inputs[0])
+        elif name == "reduce_sum" and inputs[0].ndim == 2 and tuple(params["axes"]) == (0,):
+            self._sums[id(outputs[0])] = self.parts(inputs[0])  # over streams
+        if name in ("convert_element_type", "copy", "transpose"):
+            self._follow_matrix(inputs[0], outputs[0], is_turned=name == "transpose")
+        if name == "dot_general":
+            self._record_product(params["dimension_numbers"], inputs, outputs[0])
 
-    def _is_faithful(self, name: str, before: Any, after: Any) -> bool:
-        """Whether a value stays what it is: not one number repeated, nor a sum within a stream."""
-        if name == "reduce_sum":
-            return before.ndim == 2 and after.ndim == 1  # over streams
-        return not self.of(before) or np.size(before) == np.size(after)
+    def _follow_matrix(self, before: Any, after: Any, is_turned: bool) -> None:
+        if id(before) in self._matrices:
+            matrix, was_turned = self._matrices[id(before)]
+            self._matrices[id(after)] = (matrix, was_turned != is_turned)
+
+    def _record_product(self, dimensions: Any, inputs: Sequence[Any], product: Any) -> None:
+        contracted, (batch, _) = dimensions
+        for i, other in ((0, inputs[1]), (1, inputs[0])):
+            known = self._matrices.get(id(inputs[i]))
+            if known is None or batch or len(contracted[i]) != 1:
+                continue
+            matrix, is_turned = known
+            axis = 1 - contracted[i][0] if is_turned else contracted[i][0]
+            self._products[id(product)] = (matrix, axis, self.parts(other))
+
+    def _is_faithful(self, before: Any, after: Any) -> bool:
+        """Whether a value stays what it is: not one number repeated."""
+        return not self.parts(before) or np.size(before) == np.size(after)
 
 
 def factored(function: Callable[..., Any], worth: Callable[[Factors], bool]) -> Callable[..., Any]:
@@ -131,7 +179,7 @@ def factored(function: Callable[..., Any], worth: Callable[[Factors], bool]) -> 
 
     def evaluate(*arguments: Any) -> Any:
         program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        outputs = _run(program.jaxpr, program.consts, jax.tree.leaves(arguments), _Sums())
+        outputs = _run(program.jaxpr, program.consts, jax.tree.leaves(arguments), _Trace())
         return jax.tree.structure(shape).unflatten([_finish(output, worth) for output in outputs])
 
     return evaluate
@@ -166,53 +214,55 @@ def dense_layers(theta: Any) -> list[DenseLayer]:
 
 def by_layer(
     gradient: Callable[..., Any], layers: Sequence[DenseLayer]
-) -> Callable[..., list[Factors]]:
-    """The factors (s, out), (s, in) of each layer, from a function that returns its gradients.
+) -> Callable[..., list[LayerFactors]]:
+    """The factors (s, out), (s, in) of each layer, from a function of θ that returns gradients.
 
     Layers with a bias have one more input, which is 1 where the bias is used and 0 elsewhere.
     """
 
-    def evaluate(*arguments: Any) -> list[Factors]:
-        program = jax.make_jaxpr(gradient)(*arguments)
-        sums = _Sums()
-        leaves = _run(program.jaxpr, program.consts, jax.tree.leaves(arguments), sums)
-        return [_layer_factors(layer, leaves, sums) for layer in layers]
+    def evaluate(theta: Any, *others: Any) -> list[LayerFactors]:
+        program = jax.make_jaxpr(gradient)(theta, *others)
+        parameters = jax.tree.leaves(theta)
+        trace = _Trace(parameters)
+        arguments = [*parameters, *jax.tree.leaves(others)]
+        gradients = _run(program.jaxpr, program.consts, arguments, trace)
+        return [_layer_factors(layer, parameters, gradients, trace) for layer in layers]
 
     return evaluate
 
 
-def _layer_factors(layer: DenseLayer, leaves: list[Any], sums: _Sums) -> Factors:
-    weight, bias = leaves[layer.weight], None if layer.bias is None else leaves[layer.bias]
-    if not isinstance(weight, _OuterProducts):
-        if sums.of(weight) or (bias is not None and sums.of(bias)):
+def _layer_factors(
+    layer: DenseLayer, parameters: Sequence[Any], gradients: Sequence[Any], trace: _Trace
+) -> LayerFactors:
+    matrix, gradient = parameters[layer.weight], gradients[layer.weight]
+    if not isinstance(gradient, _OuterProducts):
+        if trace.parts(gradient):
             raise _cannot_treat(layer, "its gradient is no sum of outer products")
-        out, into = weight.shape  # it has no part in this residual
-        weight = _OuterProducts([_Pair(jnp.zeros((1, out)), jnp.zeros((1, into)), (None, None))])
-    if bias is None:
-        return weight.factors()
-    for pairs in (weight.pairs, [pair.swapped() for pair in weight.pairs]):
-        ones = _where_bias_is_used(pairs, bias, sums)
-        if ones is not None:
-            factors = _OuterProducts(pairs).factors()
-            inputs = jnp.concatenate([factors.inputs, ones[:, None]], axis=1)
-            return Factors(factors.cotangents, inputs)
-    raise _cannot_treat(layer, "its bias is not added to what the matrix gives")
+        rows, columns = matrix.shape  # it has no part in this residual
+        nothing = (jnp.zeros((1, rows)), jnp.zeros((1, columns)), (0.0, 0.0))
+        gradient = _OuterProducts([_Pair(*nothing)])
+    if layer.bias is None:
+        if any(axis == 0 for axis, _ in trace.multiplied(matrix)[:1]):
+            raise _cannot_treat(layer, "without a bias it must be used as W @ x, not as x @ W")
+        factors = gradient.factors()
+        return LayerFactors(factors.cotangents, factors.inputs, False)
 
-
-def _where_bias_is_used(
-    pairs: Sequence[_Pair], bias: Any, sums: _Sums
-) -> Float[Array, " s"] | None:
-    """1 for the streams whose cotangents add up to the gradient of the bias, if some do."""
-    if pairs[0].left.shape[1] != bias.shape[0]:
-        return None
-    parts = sums.of(bias).keys()
-    used = [sums.of(pair.sources[0]).keys() for pair in pairs]
-    is_used = [bool(mine) and mine <= parts for mine in used]
-    covered = {key for mine, is_mine in zip(used, is_used, strict=True) if is_mine for key in mine}
-    if covered != set(parts):
-        return None
-    streams = [jnp.full(len(p.left), float(mine)) for p, mine in zip(pairs, is_used, strict=True)]
-    return jnp.concatenate(streams)
+    bias = parameters[layer.bias]
+    beside = trace.multiplied_beside(matrix, bias)
+    axes = {axis for axis, _ in beside} or {1 if len(bias) == matrix.shape[0] else 0}
+    if len(axes) > 1:
+        raise _cannot_treat(layer, "it is used both as W @ x and as x @ W")
+    is_transposed = axes == {0}
+    pairs = [pair.swapped() for pair in gradient.pairs] if is_transposed else gradient.pairs
+    with_bias = {parts for _, parts in beside}
+    has_bias = [trace.parts(pair.sources[1]) in with_bias for pair in pairs]
+    covered = [trace.parts(p.sources[0]) for p, has in zip(pairs, has_bias, strict=True) if has]
+    if frozenset().union(*covered) != trace.parts(gradients[layer.bias]):
+        raise _cannot_treat(layer, "its bias is not added to what the matrix gives")
+    ones = [jnp.full(len(p.left), float(has)) for p, has in zip(pairs, has_bias, strict=True)]
+    factors = _OuterProducts(pairs).factors()
+    inputs = jnp.concatenate([factors.inputs, jnp.concatenate(ones)[:, None]], axis=1)
+    return LayerFactors(factors.cotangents, inputs, is_transposed)
 
 
 def _cannot_treat(layer: DenseLayer, why: str) -> InputError:
@@ -229,7 +279,9 @@ def _finish(output: Any, worth: Callable[[Factors], bool]) -> Any:
     return factors if worth(factors) else output.form()
 
 
-def _run(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any], sums: _Sums) -> list[Any]:
+def _run(
+    jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any], trace: _Trace
+) -> list[Any]:
     """Run a program, leaving products of matrices unformed until something needs them."""
     values: dict[Any, Any] = {}
 
@@ -250,12 +302,12 @@ def _run(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any], sums: _
         if outputs is None and name in CALLS:
             inner = equation.params[CALLS[name]]
             closed = (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
-            outputs = _run(*closed, inputs, sums)
+            outputs = _run(*closed, inputs, trace)
         elif outputs is None:
             formed = [read_formed(atom) for atom in equation.invars]
             outputs = equation.primitive.bind(*formed, **equation.params)
             outputs = outputs if equation.primitive.multiple_results else [outputs]
-        sums.record(name, inputs, outputs)
+        trace.record(equation, inputs, outputs)
         values.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 

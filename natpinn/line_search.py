@@ -124,14 +124,15 @@ class Armijo(LineSearch):
             trial, size, _ = carry
             size = jnp.where(trial == 0, 1.0, self.factor * size)
             reached = objective.loss(descend(theta, direction, size))
-            return trial + 1, size, reached <= loss - self.share * size * slope
+            gained = loss - reached
+            return trial + 1, size, (gained > 0) & (gained >= self.share * size * slope)
 
         first = (jnp.array(0), jnp.array(1.0), jnp.array(False))
         _, size, is_found = jax.lax.while_loop(is_open, try_one, first)
         return jnp.where(is_found, size, 0.0)
 
 
-def choose(rate: Any, line_search: LineSearch | None, default: LineSearch) -> LineSearch:
+def choose(rate: Any, line_search: Any, default: Any) -> Any:
     """A rate, a line search, or the default if neither is given."""
     if rate is None:
         return default if line_search is None else line_search

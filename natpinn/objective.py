@@ -14,7 +14,7 @@ from . import kernel
 from .condition import Condition
 from .domains import Points
 from .kernel import Blocks, Rows
-from .layers import DenseLayer, Factors, by_layer, factored
+from .layers import DenseLayer, LayerFactors, by_layer, factored
 from .models import Theta
 from .plan import (
     BY_ROWS,
@@ -97,19 +97,19 @@ class LeastSquares(eqx.Module):
         Each residual sees one point, so its gradient costs one small reverse pass. Pulling back
         one-hot vectors through the stacked residual instead would cost n times as much.
         """
-        per_row = factored(self._row_gradient(name, theta), kernel.worth_factoring)
+        per_row = factored(self._row_gradient(name), kernel.worth_factoring)
         blocks = jax.vmap(self._over_rows(name, theta, per_row))(points, scale)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
 
     def layer_factors(
         self, name: str, theta: Theta, layers: Sequence[DenseLayer]
-    ) -> tuple[list[Factors], Float[Array, " n"]]:
+    ) -> tuple[list[LayerFactors], Float[Array, " n"]]:
         """For each layer what the gradients of a condition's scaled rows are made of.
 
         Also the weight of each row in the loss, which is zero for padding.
         """
         points, scale = self._padded(name)
-        gradient = self._row_gradient(name, theta)
+        gradient = self._row_gradient(name)
         per_row = by_layer(lambda *arguments: gradient(*arguments)[1], layers)
         over_rows = self._over_rows(name, theta, per_row)
         factors = map_points(lambda both: over_rows(*both), (points, scale), self.plan)
@@ -117,12 +117,12 @@ class LeastSquares(eqx.Module):
         joined = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), factors)
         return joined, jnp.repeat(scale**2, k)
 
-    def _row_gradient(self, name: str, theta: Theta) -> Callable[..., tuple[Array, Theta]]:
+    def _row_gradient(self, name: str) -> Callable[..., tuple[Array, Theta]]:
         """One row at one point, and its gradient."""
         condition = self.conditions[name]
 
         def gradient(
-            point: Any, scale: Float[Array, ""], row: Float[Array, " k"]
+            theta: Theta, point: Any, scale: Float[Array, ""], row: Float[Array, " k"]
         ) -> tuple[Array, Theta]:
             def rows(theta: Theta) -> Float[Array, " k"]:
                 return scale * condition.rows(eqx.combine(theta, self.frozen), point)
@@ -135,12 +135,12 @@ class LeastSquares(eqx.Module):
     def _over_rows(
         self, name: str, theta: Theta, per_row: Callable[..., Any]
     ) -> Callable[[Any, Any], Any]:
-        """A function of a point, its scale and one row as a function of a point and its scale."""
+        """A function of θ, a point, its scale and one row as one of a point and its scale."""
         k = self._rows_per_point(name, theta)
         if k == 1:
-            return lambda point, scale: _with_row_axis(per_row)(point, scale, jnp.ones(1))
-        each = jax.vmap(per_row, (None, None, 0))
-        return lambda point, scale: each(point, scale, jnp.eye(k))
+            return lambda point, scale: _with_row_axis(per_row)(theta, point, scale, jnp.ones(1))
+        each = jax.vmap(per_row, (None, None, None, 0))
+        return lambda point, scale: each(theta, point, scale, jnp.eye(k))
 
     def block_shapes(self, theta: Theta) -> dict[str, Blocks]:
         """The rows of each condition at one point, as shapes."""

@@ -51,6 +51,11 @@ def momentum(value: Any) -> Schedule:
     return schedule(value, "momentum", minimum=0.0, below=1.0)
 
 
+def average(value: Any) -> Schedule:
+    """0 ≤ β < 1, the weight of what came before in an exponential average."""
+    return schedule(value, "average", minimum=0.0, below=1.0)
+
+
 def learning_rate(value: Any) -> Schedule:
     return schedule(value, "learning_rate", minimum=0.0, positive=True)
 

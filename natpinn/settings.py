@@ -43,9 +43,10 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def without_dependants(settings: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a file, less those of a problem or optimizer that a flag replaces."""
     kept = dict(settings)
+    of_optimizer = ("optimizer.", "sampling.steps_per_batch")
     dependants = {
-        "problem.name": ("problem.", "points.", "model.", "evaluation.", "optimizer."),
-        "optimizer.name": ("optimizer.",),
+        "problem.name": ("problem.", "points.", "model.", "evaluation.", *of_optimizer),
+        "optimizer.name": of_optimizer,
     }
     for name, prefixes in dependants.items():
         if name in flags and flags[name] != settings.get(name):

@@ -43,8 +43,13 @@ class Batches(eqx.Module):
 
     def at(self, state: TrainState) -> tuple[LeastSquares, PRNGKeyArray]:
         """The batch of a step, and a key for the optimizer: functions of the step alone."""
-        batch = state.step // self.steps_per_batch
-        sample_key, _ = jax.random.split(jax.random.fold_in(state.key, batch))
+        is_held = self.steps_per_batch > 1
+        rejected = jnp.where(is_held, state.events.rejected, 0)  # after one, other points may help
+        batch_key = jax.random.fold_in(state.key, state.step // self.steps_per_batch)
+        batch_key = jax.lax.cond(
+            rejected > 0, lambda: jax.random.fold_in(batch_key, rejected), lambda: batch_key
+        )
+        sample_key, _ = jax.random.split(batch_key)
         _, step_key = jax.random.split(jax.random.fold_in(state.key, state.step))
         return self.objective.resample(sample_key), step_key
 

@@ -283,7 +283,7 @@ def is_over(step: int, seconds: float, steps: int | None, budget: float | None) 
 def _metrics(
     batches: Batches, evaluation: Evaluation, state: TrainState
 ) -> dict[str, Float[Array, ""]]:
-    """The loss on the batch that the coming step will see, and so has not fitted yet."""
+    """The loss on the batch that the coming step will see: not fitted yet, if it is a new one."""
     batch, _ = batches.at(state)
     losses = batch.losses(state.theta)
     parts = {f"loss_{name}": loss for name, loss in losses.items()}
@@ -311,7 +311,8 @@ def _divergence(batches: Batches, state: TrainState, outcome: Outcome) -> str:
     advice = "try a larger damping or a smaller learning rate"
     if count and math.isfinite(float(outcome.info.loss)):
         return f"{what}the loss is finite, but no step along its direction is; {advice}"
-    seen = state._replace(step=state.step - 1) if count else state
+    before = state.events._replace(rejected=state.events.rejected - 1)
+    seen = state._replace(step=state.step - 1, events=before) if count else state
     for name, (bad, n, point) in _unsound_points(batches, seen).items():
         if bad:
             what += f"the residual of {name!r} is not finite at {bad} of {n} points of a batch"

@@ -1,4 +1,4 @@
-"""Hessian-free: Newton steps by truncated conjugate gradients (Martens 2010)."""
+"""Hessian-free: Newton steps by truncated conjugate gradients (Martens and Sutskever 2012)."""
 
 import math
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .. import schedule
 from ..errors import InputError, unknown
 from ..line_search import Armijo, LineSearch, choose, descend
 from ..models import Theta
@@ -58,6 +59,12 @@ class Iterates(NamedTuple):
     is_over: Bool[Array, ""]
 
 
+def _start_of_damping(value: Any) -> Float[Array, ""]:
+    if callable(value):
+        raise InputError("damping must be a number: Hessian-free adapts it by itself")
+    return schedule.at(schedule.schedule(value, "damping", minimum=0.0), jnp.array(0))
+
+
 class HessianFree(Optimizer[HessianFreeState]):
     """θ + η x, with (C + λI) x = −∇L solved roughly; C is the Gauss-Newton matrix or the Hessian.
 
@@ -67,18 +74,16 @@ class HessianFree(Optimizer[HessianFreeState]):
     predicted the loss.
     """
 
-    damping: Float[Array, ""] = eqx.field(converter=jnp.asarray)
+    damping: Float[Array, ""] = eqx.field(converter=_start_of_damping)
     line_search: LineSearch
     curvature: str = eqx.field(static=True, default="ggn")
     adapt_damping: bool = eqx.field(static=True, default=True)
     backtracks: bool = eqx.field(static=True, default=True)
     most_iterations: int = eqx.field(static=True, default=250)
     tolerance: float = eqx.field(static=True, default=1e-5)  # relative residual
-    progress: float = eqx.field(static=True, default=5e-4)  # relative, of the quadratic model
+    progress: float = eqx.field(static=True, default=1e-4)  # relative, of the quadratic model
 
     def __check_init__(self):
-        if self.damping.ndim or not bool(self.damping >= 0):
-            raise InputError(f"damping must be a number from 0, got {self.damping}")
         if self.curvature not in CURVATURES:
             raise unknown("curvature", str(self.curvature), CURVATURES)
         whole = isinstance(self.most_iterations, int) and not isinstance(self.most_iterations, bool)
@@ -157,7 +162,9 @@ class HessianFree(Optimizer[HessianFreeState]):
             along = product(now.search)
             squared = jnp.vdot(now.left, now.left)
             bend = jnp.vdot(now.search, along)
-            size = jnp.where(bend > 0, squared / bend, 0.0)  # never along negative curvature
+            # Never further along negative curvature; a first step along the gradient is short.
+            short = jnp.where(now.done == 0, 1 / jnp.sqrt(squared), 0.0)
+            size = jnp.where(bend > 0, squared / bend, short)
             x, left = now.x + size * now.search, now.left - size * along
             count = now.done + 1
             models = now.models.at[count].set(model(x, left))
@@ -213,7 +220,7 @@ class HessianFree(Optimizer[HessianFreeState]):
             slot, best, best_loss, _ = carry
             candidate = found.kept[slot]
             loss = loss_after(candidate)
-            is_better = loss < best_loss
+            is_better = (loss < best_loss) | jnp.isinf(best_loss)
             best = jnp.where(is_better, candidate, best)
             return slot - 1, best, jnp.minimum(loss, best_loss), is_better
 

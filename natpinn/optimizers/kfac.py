@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
-from ..layers import DenseLayer, dense_layers
-from ..line_search import Fixed, LineSearch, descend
+from ..layers import DenseLayer, LayerFactors, dense_layers
+from ..line_search import LineSearch, choose, descend
 from ..models import Theta
 from ..objective import LeastSquares
 from ..schedule import Schedule
@@ -68,9 +68,9 @@ class Kfac(Optimizer[KfacState]):
     damping: Schedule = eqx.field(converter=schedule.damping)
     line_search: LineSearch | Quadratic
     momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)
-    average: Schedule = eqx.field(converter=schedule.momentum, default=0.95)
+    average: Schedule = eqx.field(converter=schedule.average, default=0.95)
     start_at_identity: bool = eqx.field(static=True, default=True)
-    refresh_every: int = eqx.field(static=True, default=1)
+    refresh_every: int = eqx.field(static=True, default=10)
 
     def __check_init__(self):
         every = self.refresh_every
@@ -103,8 +103,9 @@ class Kfac(Optimizer[KfacState]):
         (gradient,) = jax.linear_transpose(push, theta)(residual)
 
         layers = dense_layers(theta)
-        curvatures = self._renewed(objective, theta, layers, state, damping)
-        direction = precondition(gradient, layers, curvatures)
+        moments, transposed = layer_moments(objective, theta, layers)
+        curvatures = self._renewed(moments, state, damping)
+        direction = precondition(gradient, layers, transposed, curvatures)
         if isinstance(self.line_search, Quadratic):
             ahead, behind = minimize_model(push, residual, direction, state.update, damping)
             update = jax.tree.map(lambda d, u: -ahead * d + behind * u, direction, state.update)
@@ -126,9 +127,7 @@ class Kfac(Optimizer[KfacState]):
 
     def _renewed(
         self,
-        objective: LeastSquares,
-        theta: Theta,
-        layers: Sequence[DenseLayer],
+        moments: Sequence[tuple[Moments, Moments]],
         state: KfacState,
         damping: Float[Array, ""],
     ) -> list[LayerCurvature]:
@@ -136,7 +135,7 @@ class Kfac(Optimizer[KfacState]):
         average = schedule.at(self.average, state.step)
         is_due = state.step % self.refresh_every == 0
         renewed = []
-        for old, new in zip(state.layers, layer_moments(objective, theta, layers), strict=True):
+        for old, new in zip(state.layers, moments, strict=True):
             interior, others = jax.tree.map(
                 lambda old, new: average * old + (1 - average) * new,
                 (old.interior, old.others),
@@ -153,40 +152,47 @@ class Kfac(Optimizer[KfacState]):
 
 def layer_moments(
     objective: LeastSquares, theta: Theta, layers: Sequence[DenseLayer]
-) -> list[tuple[Moments, Moments]]:
-    """For each layer the moments of the first condition, and of all others together."""
+) -> tuple[list[tuple[Moments, Moments]], list[bool]]:
+    """For each layer the moments of the first condition, and of all others together.
+
+    Also whether the layer's matrix is used as x @ W.
+    """
     first, *others = objective.conditions
-    parts = [_group_moments(objective, theta, layers, group) for group in ([first], others)]
-    return list(zip(*parts, strict=True))
-
-
-def _group_moments(
-    objective: LeastSquares, theta: Theta, layers: Sequence[DenseLayer], names: Sequence[str]
-) -> list[Moments]:
-    """A = Σ z zᵀ / S, a weighted mean over rows, and B = Σ g gᵀ with scaled rows."""
     shapes = [_layer_shape(layer, jax.tree.leaves(theta)) for layer in layers]
-    sums = [Moments(jnp.zeros((into, into)), jnp.zeros((out, out))) for out, into in shapes]
-    total = jnp.zeros(())
-    for name in names:
-        factors, weights = objective.layer_factors(name, theta, layers)
-        total = total + weights.sum()
-        for i, layer in enumerate(factors):
-            z, g = layer.inputs, layer.cotangents
-            inputs = jnp.einsum("n,nsi,nsj->ij", weights / layer.streams, z, z)
-            cotangents = jnp.einsum("nsi,nsj->ij", g, g)
-            sums[i] = Moments(sums[i].inputs + inputs, sums[i].cotangents + cotangents)
-    total = jnp.where(total > 0, total, 1.0)
-    return [Moments(inputs / total, cotangents) for inputs, cotangents in sums]
+    transposed: list[set[bool]] = [set() for _ in layers]
+    parts = []
+    for names in ([first], others):
+        sums = [Moments(jnp.zeros((into, into)), jnp.zeros((out, out))) for out, into in shapes]
+        total = jnp.zeros(())
+        for name in names:
+            factors, weights = objective.layer_factors(name, theta, layers)
+            total = total + weights.sum()
+            for i, layer in enumerate(factors):
+                sums[i] = jax.tree.map(jnp.add, sums[i], _moments(layer, weights))
+                transposed[i].add(layer.is_transposed)
+        total = jnp.where(total > 0, total, 1.0)
+        parts.append([Moments(inputs / total, cotangents) for inputs, cotangents in sums])
+    return list(zip(*parts, strict=True)), [True in found for found in transposed]
+
+
+def _moments(layer: LayerFactors, weights: Float[Array, " n"]) -> Moments:
+    """Σ z zᵀ / S with the weights of the rows, and Σ g gᵀ, whose g are scaled already."""
+    z, g = layer.inputs, layer.cotangents
+    inputs = jnp.einsum("n,nsi,nsj->ij", weights / layer.streams, z, z)
+    return Moments(inputs, jnp.einsum("nsi,nsj->ij", g, g))
 
 
 def precondition(
-    gradient: Theta, layers: Sequence[DenseLayer], curvatures: Sequence[LayerCurvature]
+    gradient: Theta,
+    layers: Sequence[DenseLayer],
+    transposed: Sequence[bool],
+    curvatures: Sequence[LayerCurvature],
 ) -> Theta:
     """X with B₁ X A₁ + B₂ X A₂ = G for every layer, damped as the bases are."""
     leaves, structure = jax.tree.flatten(gradient)
-    for layer, curvature in zip(layers, curvatures, strict=True):
+    for layer, is_turned, curvature in zip(layers, transposed, curvatures, strict=True):
         left, right = curvature.cotangents, curvature.inputs
-        weight = _outputs_first(layer, leaves, leaves[layer.weight])
+        weight = leaves[layer.weight].T if is_turned else leaves[layer.weight]
         columns = [weight] if layer.bias is None else [weight, leaves[layer.bias][:, None]]
         rotated = left.vectors.T @ jnp.concatenate(columns, axis=1) @ right.vectors
         rotated = rotated / (1 + jnp.outer(left.values, right.values))
@@ -194,7 +200,7 @@ def precondition(
         if layer.bias is not None:
             leaves[layer.bias] = solved[:, -1]
             solved = solved[:, :-1]
-        leaves[layer.weight] = _outputs_first(layer, leaves, solved)
+        leaves[layer.weight] = solved.T if is_turned else solved
     return structure.unflatten(leaves)
 
 
@@ -243,15 +249,11 @@ def _common_basis(
 
 def _layer_shape(layer: DenseLayer, leaves: Sequence[Any]) -> tuple[int, int]:
     """Outputs, and inputs with the one of the bias."""
-    out, into = _outputs_first(layer, leaves, leaves[layer.weight]).shape
-    return out, into + (layer.bias is not None)
-
-
-def _outputs_first(layer: DenseLayer, leaves: Sequence[Any], weight: Any) -> Any:
-    """A weight matrix, or a transposed one back: rows are outputs if the bias has as many."""
-    if layer.bias is None or len(leaves[layer.bias]) == leaves[layer.weight].shape[0]:
-        return weight
-    return weight.T
+    rows, columns = leaves[layer.weight].shape
+    if layer.bias is None:
+        return rows, columns
+    outputs = len(leaves[layer.bias])
+    return outputs, (columns if outputs == rows else rows) + 1
 
 
 def kfac(
@@ -264,7 +266,5 @@ def kfac(
     refresh_every: int = 10,
 ) -> Kfac:
     """K-FAC; rate and momentum from the quadratic model unless a rate or line search is given."""
-    if learning_rate is not None and line_search is not None:
-        raise InputError("give a learning_rate or a line_search, not both: each sets the step size")
-    search = line_search if learning_rate is None else Fixed(learning_rate)
-    return Kfac(damping, search or Quadratic(), momentum, average, start_at_identity, refresh_every)
+    search = choose(learning_rate, line_search, default=Quadratic())
+    return Kfac(damping, search, momentum, average, start_at_identity, refresh_every)
