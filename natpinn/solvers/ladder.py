@@ -1,9 +1,9 @@
 """Which rank of a sketch is worth its cost: a ladder of ranks with the exact solve on top.
 
 Training starts on the lowest rung, and goes up while the sketch there misses too large a share of
-the kernel. Sketches that miss next to nothing are as good as the exact solve and cheaper. The
-others lead to where only tiny eigenvalues can remove what is left of the residual, and exact steps
-that follow would be hopelessly long.
+the kernel, and more than the damping hides. Sketches that miss next to nothing are as good as the
+exact solve and cheaper. The others lead to where only tiny eigenvalues can remove what is left of
+the residual, and exact steps that follow would be hopelessly long.
 
 When steps have become slow, another rung is tried for one step: the next one, or from the exact
 solve the one below, whose damping by what it misses may take a step much further. It is kept while
@@ -23,7 +23,7 @@ from ..models import Theta
 from ..objective import Linearization
 from .base import Factorization, SolveInfo, smooth_count
 from .damped import solve_damped
-from .sketch import Approximation
+from .sketch import Approximation, sketch_width
 
 SHARES = (0.1, 0.2, 0.4)  # of the rows
 DEAREST = 0.8  # of the cost of the exact solve: rungs above are left out
@@ -64,7 +64,8 @@ class Ladder(eqx.Module):
         ranks, costs = [], []
         for share in SHARES:
             k = max(1, round(share * n))
-            cost = (linearization.product_cost(k) + 6 * n * k**2) / exact
+            columns = sketch_width(k, n)
+            cost = (linearization.product_cost(columns) + 6 * n * columns**2) / exact
             if cost < DEAREST and k not in ranks:
                 ranks.append(k)
                 costs.append(cost)
@@ -127,6 +128,7 @@ class LadderFactorization(Factorization):
 
         def exact() -> tuple[Array, SolveInfo]:
             y, info = solve_damped(self.linearization.kernel(), b, damping)
-            return y, info._replace(details={"missed_share": jnp.zeros(())})
+            nothing = jnp.zeros(())
+            return y, info._replace(details={"missed": nothing, "missed_share": nothing})
 
         return [*(lambda k=k: sketched(k) for k in self.ladder.ranks), exact]

@@ -63,7 +63,8 @@ class Nystrom(DampedSolver[Climb | None]):
     def update(self, state: Climb | None, info: SolveInfo) -> Climb | None:
         if state is None:
             return None
-        return state._replace(missed_share=info.details["missed_share"])
+        found, is_damped = info.details, info.details["missed"] <= info.damping
+        return state._replace(missed_share=jnp.where(is_damped, 0.0, found["missed_share"]))
 
     def system_bytes(self, rows: int, parameters: int) -> int:
         if self.rank == "auto":

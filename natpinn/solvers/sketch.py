@@ -49,7 +49,7 @@ class Approximation(eqx.Module):
 
     @property
     def details(self) -> Details:
-        return {"missed_share": self.missed / self.trace}
+        return {"missed": self.missed, "missed_share": self.missed / self.trace}
 
     @abstractmethod
     def solve(
