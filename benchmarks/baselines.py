@@ -7,9 +7,6 @@ Names are PROBLEM-METHOD, as poisson_5d-lbfgs, heat_4d-kfac_grid. Meant for a la
 methods leave most of it idle, and may run at the same time in processes of their own.
 """
 
-import argparse
-from pathlib import Path
-
 import lines
 
 from natpinn import config
@@ -32,13 +29,8 @@ TIMES = (30, 60, 120)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="runs are appended to this file")
-    parser.add_argument("--budget", type=float, default=max(TIMES), help="seconds a run")
+    parser = lines.parser(__doc__, NAMES, max(TIMES))
     parser.add_argument("--table", action="store_true", help="print the runs of the file instead")
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
     arguments = parser.parse_args()
     if not arguments.table:
         for name in arguments.names or NAMES:

@@ -1,10 +1,9 @@
 """The effective dimension during training: ENGD-W on poisson_5d, SPRING on poisson_100d.
 
-python benchmarks/effective_dimension.py --out runs.jsonl [PROBLEM …]
+python benchmarks/effective_dimension.py --out runs.jsonl [NAME …]
 python benchmarks/effective_dimension.py --out runs.jsonl --draw effective_dimension.png
 """
 
-import argparse
 from pathlib import Path
 
 import lines
@@ -18,18 +17,13 @@ TRACKED = ("effective_dimension", "largest_eigenvalue")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="runs are appended to this file")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds a run")
+    parser = lines.parser(__doc__, list(OPTIMIZERS), 20.0)
     parser.add_argument("--draw", type=Path, help="draw the runs of the file instead")
-    parser.add_argument("problems", nargs="*", choices=[*OPTIMIZERS, []], metavar="PROBLEM")
     arguments = parser.parse_args()
     if arguments.draw is not None:
         draw(lines.read(arguments.out), arguments.draw)
         return
-    for problem in arguments.problems or OPTIMIZERS:
+    for problem in arguments.names or OPTIMIZERS:
         record = lines.solve(
             problem,
             ("step", "seconds", "l2_error", "damping", *TRACKED),

@@ -1,5 +1,6 @@
 """Runs of a benchmark, one JSON object a line, appended as they finish."""
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,17 @@ from typing import Any
 import natpinn
 
 Record = dict[str, Any]
+
+
+def parser(description: str | None, names: Sequence[str], budget: float) -> argparse.ArgumentParser:
+    """What the command line of every such benchmark has."""
+    found = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("--out", type=Path, required=True, help="runs are appended to this file")
+    found.add_argument("--budget", type=float, default=budget, help="seconds a run")
+    found.add_argument("names", nargs="*", choices=[*names, []], metavar="NAME")
+    return found
 
 
 def solve(name: str, columns: Sequence[str], problem: Any, **options: Any) -> Record:

@@ -6,7 +6,6 @@
 Names are METHOD-ROWS, as exact-1000, gpu-5000, standard-5000, auto-10000. Meant for a large GPU.
 """
 
-import argparse
 from pathlib import Path
 
 import lines
@@ -31,13 +30,8 @@ COLUMNS = ("step", "seconds", "loss", "l2_error", "step_size", "sketch_rank", "m
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="runs are appended to this file")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds a run")
+    parser = lines.parser(__doc__, NAMES, 60.0)
     parser.add_argument("--draw", type=Path, help="draw the runs of the file instead")
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
     arguments = parser.parse_args()
     if arguments.draw is not None:
         draw(lines.read(arguments.out), arguments.draw)

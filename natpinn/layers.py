@@ -91,16 +91,10 @@ class _OuterProducts:
         return Factors(jnp.concatenate(left), jnp.concatenate(right))
 
 
-class LayerFactors(eqx.Module):
+class LayerFactors(Factors):
     """`Factors` of a whole layer, and whether its matrix is used as x @ W, not as W @ x."""
 
-    cotangents: Float[Array, "n s out"]
-    inputs: Float[Array, "n s in"]
     is_transposed: bool = eqx.field(static=True)
-
-    @property
-    def streams(self) -> int:
-        return self.cotangents.shape[1]
 
 
 class _Trace:

@@ -126,8 +126,7 @@ def test_the_direction_solves_the_damped_sum_of_kronecker_products():
 
 
 def test_on_a_linear_model_kfac_is_energy_natural_gradient_descent():
-    target = lambda x: jnp.sin(3 * x[0]) + x[1]  # noqa: E731
-    fit = Condition(lambda u, x: u(x) - target(x), Box.unit(2), points=30)
+    fit = Condition(lambda u, x: u(x) - jnp.sin(3 * x[0]) - x[1], Box.unit(2), points=30)
     problem = Problem({"fit": fit})
     model = eqx.nn.Linear(2, "scalar", key=KEY)
     objective, theta = problem.objective(model, problem.sample(KEY))
