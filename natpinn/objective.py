@@ -26,6 +26,7 @@ from .plan import (
     on_each_device,
     pad_points,
     point_count,
+    spread,
 )
 
 
@@ -101,21 +102,56 @@ class LeastSquares(eqx.Module):
         blocks = jax.vmap(self._over_rows(name, theta, per_row))(points, scale)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
 
-    def layer_factors(
-        self, name: str, theta: Theta, layers: Sequence[DenseLayer]
-    ) -> tuple[list[LayerFactors], Float[Array, " n"]]:
-        """For each layer what the gradients of a condition's scaled rows are made of.
+    def sum_layers(
+        self,
+        name: str,
+        theta: Theta,
+        layers: Sequence[DenseLayer],
+        summand: Callable[[list[LayerFactors], Float[Array, " c"]], Any],
+    ) -> Any:
+        """A sum over the rows of a condition, of what the layers' gradients are made of.
 
-        Also the weight of each row in the loss, which is zero for padding.
+        The summand gets the factors of some scaled rows and the weights of these in the loss, zero
+        for padding; so many points at once as planned.
         """
-        points, scale = self._padded(name)
+        n = point_count(self.points[name])
+        size = self.plan.chunk(n)
+        chunks = -(-n // size)
+        points, scale = self._padded(name, chunks * size)
+
+        def part(i: Any) -> Any:
+            some = jax.tree.map(
+                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, i * size, size), (points, scale)
+            )
+            here, weight = spread(some, self.plan, BY_ROWS)
+            k = self._rows_per_point(name, theta)
+            factors = self.layer_factors(name, theta, layers, here, weight)
+            return summand(factors, jnp.repeat(weight**2, k))
+
+        empty = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(part, 0)
+        )
+        return loop(chunks, lambda i, total: jax.tree.map(jnp.add, total, part(i)), empty)
+
+    def layer_factors(
+        self,
+        name: str,
+        theta: Theta,
+        layers: Sequence[DenseLayer],
+        points: Points,
+        scale: Float[Array, " c"],
+    ) -> list[LayerFactors]:
+        """For each layer what the gradients of scaled rows at some points are made of."""
         gradient = self._row_gradient(name)
         per_row = by_layer(lambda *arguments: gradient(*arguments)[1], layers)
-        over_rows = self._over_rows(name, theta, per_row)
-        factors = map_points(lambda both: over_rows(*both), (points, scale), self.plan)
-        k = self._rows_per_point(name, theta)
-        joined = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), factors)
-        return joined, jnp.repeat(scale**2, k)
+        factors = jax.vmap(self._over_rows(name, theta, per_row))(points, scale)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), factors)
+
+    def layer_shapes(
+        self, name: str, theta: Theta, layers: Sequence[DenseLayer]
+    ) -> list[LayerFactors]:
+        """The factors of one row, as shapes."""
+        return self._at_one_point(name, lambda *at: self.layer_factors(name, theta, layers, *at))
 
     def _row_gradient(self, name: str) -> Callable[..., tuple[Array, Theta]]:
         """One row at one point, and its gradient."""
@@ -144,13 +180,17 @@ class LeastSquares(eqx.Module):
 
     def block_shapes(self, theta: Theta) -> dict[str, Blocks]:
         """The rows of each condition at one point, as shapes."""
+        return {
+            name: self._at_one_point(
+                name, lambda *at, name=name: self.linearize_points(name, theta, *at)[1]
+            )
+            for name in self.conditions
+        }
 
-        def at_one(name: str) -> Blocks:
-            points, scale = self._padded(name)
-            first = jax.tree.map(lambda leaf: leaf[:1], points)
-            return self.linearize_points(name, theta, first, scale[:1])[1]
-
-        return {name: jax.eval_shape(lambda name=name: at_one(name)) for name in self.conditions}
+    def _at_one_point(self, name: str, function: Callable[..., Any]) -> Any:
+        """The shapes of a function of points and their scale, at one of them."""
+        points, scale = self._padded(name)
+        return jax.eval_shape(function, *jax.tree.map(lambda leaf: leaf[:1], (points, scale)))
 
     def stream(self, name: str, theta: Theta) -> Rows:
         """The rows of one condition, computed whenever they are asked for."""
@@ -207,11 +247,11 @@ class LeastSquares(eqx.Module):
         specs = (REPLICATED, REPLICATED, BY_ROWS, BY_ROWS)
         return _on_each_device(fill, self.plan, specs, BY_ROWS)(self, theta, *self._padded(name))
 
-    def _padded(self, name: str) -> tuple[Points, Float[Array, " n"]]:
+    def _padded(self, name: str, size: int | None = None) -> tuple[Points, Float[Array, " n"]]:
         """The points of a condition and the scale of their rows, zero for padding."""
         points = self.points[name]
         n = point_count(points)
-        padded = self.plan.padded(n)
+        padded = size or self.plan.padded(n)
         scale = jnp.sqrt(self.conditions[name].weight / n)
         return pad_points(points, padded), jnp.where(jnp.arange(padded) < n, scale, 0.0)
 

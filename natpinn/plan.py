@@ -84,12 +84,12 @@ def map_points(function: Callable[[Any], Any], points: PyTree, plan: Plan) -> An
     size = plan.chunk(n)
     chunks = -(-n // size)
     if chunks == 1:
-        return _first(n, jax.vmap(function)(_spread(pad_points(points, size), plan, BY_ROWS)))
+        return _first(n, jax.vmap(function)(spread(pad_points(points, size), plan, BY_ROWS)))
     stacked = jax.tree.map(
         lambda leaf: leaf.reshape(chunks, size, *leaf.shape[1:]), pad_points(points, chunks * size)
     )
     each = jax.checkpoint(jax.vmap(function), prevent_cse=False)
-    results = jax.lax.map(each, _spread(stacked, plan, PartitionSpec(None, DEVICES)))
+    results = jax.lax.map(each, spread(stacked, plan, PartitionSpec(None, DEVICES)))
     return _first(n, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results))
 
 
@@ -106,7 +106,7 @@ def on_each_device(
 
 def replicate(tree: PyTree, plan: Plan) -> PyTree:
     """The same values on every device, inside a program."""
-    return _spread(tree, plan, REPLICATED)
+    return spread(tree, plan, REPLICATED)
 
 
 def place(tree: PyTree, plan: Plan) -> PyTree:
@@ -146,7 +146,8 @@ def point_count(points: PyTree) -> int:
     return len(jax.tree.leaves(points)[0])
 
 
-def _spread(tree: PyTree, plan: Plan, spec: PartitionSpec) -> PyTree:
+def spread(tree: PyTree, plan: Plan, spec: PartitionSpec) -> PyTree:
+    """The same values, placed on the devices as the specification says, inside a program."""
     if plan.mesh is None:
         return tree
     return jax.lax.with_sharding_constraint(tree, NamedSharding(plan.mesh, spec))

@@ -11,8 +11,9 @@ from .kernel import FLOAT
 from .layers import Factors
 from .line_search import CANDIDATES
 from .memory import show_bytes
+from .optimizers import Demand
 from .plan import Plan
-from .sizes import Size
+from .sizes import ConditionSize, Size
 
 SAFETY = 0.95  # of the limit is planned for: compilers are not exact
 FEWEST_POINTS = 16  # at once and per device: below, recomputation takes longer than it saves
@@ -45,22 +46,23 @@ def phases(size: Size, plan: Plan) -> dict[str, int]:
     sizes = [(c, plan.chunk(c.points)) for c in size.conditions.values()]
     candidates = plan.candidates_at_once or CANDIDATES
     found = {
-        "linearize": max(n * c.linearize_bytes for c, n in sizes),
+        "linearize": max(n * c.linearize_bytes for c, n in sizes) + _held_bytes(size, plan),
         "line search": candidates * max(n * c.forward_bytes for c, n in sizes),
     }
-    if size.system_bytes and plan.held:
-        found["linearize"] += size.held_bytes
+    if size.demand is Demand.LAYERS:
+        found["layers"] = max(n * _point_bytes(size, c, plan) for c, n in sizes)
+    elif size.demand is Demand.KERNEL and plan.held:
         found["kernel"] = size.held_bytes + _formed_bytes(size, plan)
-    elif size.system_bytes:
-        pair = max(n * (c.linearize_bytes + 2 * c.block_bytes) for c, n in sizes)
+    elif size.demand is Demand.KERNEL:
+        pair = max(n * _point_bytes(size, c, plan) for c, n in sizes)
         found["kernel"] = pair + _formed_bytes(size, plan)
     return {name: count // plan.devices for name, count in found.items()}
 
 
 def _hold(size: Size, room: int, plan: Plan) -> Plan | None:
-    """The whole Jacobian stays; fewer points are linearized and fewer gradients formed at once."""
-    left = room - size.held_bytes // plan.devices
-    most = max(c.linearize_bytes for c in size.conditions.values())
+    """What is needed of the Jacobian stays; fewer points and gradients are in work at once."""
+    left = room - _held_bytes(size, plan) // plan.devices
+    most = max(_point_bytes(size, c, plan) for c in size.conditions.values())
     points = max(left, 0) * plan.devices // most
     if points < FEWEST_POINTS * plan.devices:
         return None
@@ -69,11 +71,12 @@ def _hold(size: Size, room: int, plan: Plan) -> Plan | None:
 
 def _stream(size: Size, room: int, plan: Plan) -> Plan | None:
     """Rows are computed pair by pair: most of the room is for them."""
-    most = max(c.linearize_bytes + 2 * c.block_bytes for c in size.conditions.values())
+    plan = replace(plan, held=False)
+    most = max(_point_bytes(size, c, plan) for c in size.conditions.values())
     points = int(max(room, 0) * ROWS_SHARE * plan.devices / most)
     if points < plan.devices:
         return None
-    plan = replace(plan, held=False, points_at_once=points)
+    plan = replace(plan, points_at_once=points)
     return _share(size, room, int((1 - ROWS_SHARE) * room), plan)
 
 
@@ -83,6 +86,22 @@ def _share(size: Size, room: int, left: int, plan: Plan) -> Plan:
     plan = replace(plan, working_bytes=left // formed if formed else None)
     each = phases(size, replace(plan, candidates_at_once=1))["line search"]
     return replace(plan, candidates_at_once=max(1, min(CANDIDATES, room // max(each, 1))))
+
+
+def _held_bytes(size: Size, plan: Plan) -> int:
+    """The Jacobian, if it is there all the time, and what products with vectors make of it."""
+    copies = {Demand.PRODUCTS: 2, Demand.KERNEL: 1}.get(size.demand, 0)
+    return copies * size.held_bytes if plan.held else 0
+
+
+def _point_bytes(size: Size, condition: ConditionSize, plan: Plan) -> int:
+    """What is in work for each point of a chunk, the results included that are not held."""
+    results = 0
+    if size.demand is Demand.LAYERS:
+        results = 2 * condition.layer_bytes
+    elif size.demand is Demand.KERNEL and not plan.held:
+        results = 2 * condition.block_bytes
+    return condition.linearize_bytes + results
 
 
 def _formed_bytes(size: Size, plan: Plan) -> int:
@@ -95,6 +114,8 @@ def _formed_bytes(size: Size, plan: Plan) -> int:
 def _formed(size: Size, plan: Plan) -> list[int]:
     """The bytes of the gradients that are formed, per leaf and condition, and of the products of
     factors, per leaf and pair of conditions."""
+    if size.demand is not Demand.KERNEL:
+        return []
     shapes: list[tuple[list[Any], int]] = [
         (kernel.leaves(c.blocks), plan.chunk(c.points) * c.rows) for c in size.conditions.values()
     ]

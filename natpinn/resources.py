@@ -14,7 +14,7 @@ from .kernel import FLOAT
 from .memory import show_bytes
 from .models import Theta
 from .objective import LeastSquares
-from .optimizers import Optimizer
+from .optimizers import Demand, Optimizer
 from .plan import Plan, make_mesh, place
 from .sizes import Size
 from .steps import Batches, Work, advance, start, use_compilation_cache
@@ -132,8 +132,10 @@ def describe(planned: Planned) -> dict[str, Any]:
     """Sizes, bytes, operations and strategy, as numbers and words."""
     size, plan = planned.size, planned.plan
     k = size.sketch_columns
-    pairs = sizes.kernel_flops(size) if k is None else {}
+    has_kernel = size.demand is Demand.KERNEL
+    pairs = sizes.kernel_flops(size) if has_kernel and k is None else {}
     products = sum(map(sum, pairs.values())) if k is None else 4 * size.rows * size.parameters * k
+    solve = size.rows**3 // 3 if k is None else 6 * size.rows * k**2
     return {
         "rows": {name: c.points * c.rows for name, c in size.conditions.items()},
         "parameters": size.parameters,
@@ -156,7 +158,7 @@ def describe(planned: Planned) -> dict[str, Any]:
         "flops": {
             "linearize": sizes.linearize_flops(size, plan),
             "kernel": products,
-            "solve": size.rows**3 // 3 if k is None else 6 * size.rows * k**2,
+            "solve": solve if has_kernel else 0,
         },
         "sketch_columns": k,
         "products": [
@@ -169,8 +171,12 @@ def describe(planned: Planned) -> dict[str, Any]:
 def strategy(planned: Planned) -> str:
     """The plan in one sentence."""
     plan, size = planned.plan, planned.size
-    if not size.system_bytes:
+    if size.demand is Demand.GRADIENT:
         what = "no Jacobian: this optimizer needs gradients of the loss only"
+    elif size.demand is Demand.LAYERS:
+        what = "no Jacobian: this optimizer needs sums over what layers multiply, and gradients"
+    elif size.demand is Demand.PRODUCTS and not plan.held:
+        what = "no Jacobian: it is multiplied with vectors by forward and reverse mode"
     elif not plan.held:
         what = "streamed: the Jacobian is not held; its rows are computed pair by pair of chunks"
     elif plan.working_bytes is None:
@@ -195,6 +201,10 @@ def explain(planned: Planned) -> str:
     parts = ", ".join(
         f"{name} {show_bytes(n)}" for name, n in planner.phases(planned.size, planned.plan).items()
     )
+    steps = [f"{_show_flops(operations['linearize'])} to linearize"]
+    if operations["solve"]:
+        steps.append(f"{_show_flops(operations['kernel'])} {_made_of(known['sketch_columns'])}")
+        steps.append(f"{_show_flops(operations['solve'])} to solve")
     lines = [
         f"N = {planned.size.rows:,} rows ({rows}), P = {planned.size.parameters:,} parameters",
         f"strategy   {known['strategy']}",
@@ -204,11 +214,9 @@ def explain(planned: Planned) -> str:
         f"optimizer's state; beside them {parts}",
         f"peak       {show_bytes(planned.predicted)} predicted from shapes, {compiled} by the "
         f"compiled program, {show_bytes(planned.available)} available",
-        f"operations {_show_flops(operations['linearize'])} to linearize, "
-        f"{_show_flops(operations['kernel'])} {_made_of(known['sketch_columns'])}, "
-        f"{_show_flops(operations['solve'])} to solve, per step",
+        f"operations {', '.join(steps)}, per step",
     ]
-    for pair in known["products"] if planned.size.system_bytes else ():
+    for pair in known["products"]:
         lines.append(
             f"  {pair['rows']} × {pair['columns']}: {_show_flops(pair['from_factors'])} from layer "
             f"factors, {_show_flops(pair['from_gradients'])} from gradients"

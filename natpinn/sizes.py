@@ -9,9 +9,10 @@ import numpy as np
 
 from . import kernel
 from .kernel import FLOAT, Blocks
+from .layers import dense_layers
 from .models import Theta, parameter_count
 from .objective import LeastSquares
-from .optimizers import Optimizer
+from .optimizers import Demand, Optimizer
 from .plan import Plan, point_count
 
 VECTORS = 8  # copies of the parameters that a step has beside its state
@@ -28,6 +29,7 @@ class ConditionSize:
     linearize_bytes: int  # beside it while it is computed, per point
     forward_bytes: int  # while the residual is computed, per point
     linearize_flops: int  # per point
+    layer_bytes: int  # of the factors of all layers, per point; 0 if none are needed
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Size:
     conditions: dict[str, ConditionSize]
     parameters: int
     state_bytes: int
+    demand: Demand
     system_bytes: int  # of the matrices of the optimizer's solver
     sketch_columns: int | None  # vectors that the kernel is multiplied with, if it is never formed
 
@@ -70,9 +73,10 @@ def size_of(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> Size
     counts = objective.row_counts(theta)
     parameters = parameter_count(theta)
     return Size(
-        {name: _condition_size(objective, theta, name) for name in counts},
+        {name: _condition_size(objective, theta, name, optimizer.demand) for name in counts},
         parameters,
         _bytes_of(theta) + _bytes_of(state),
+        optimizer.demand,
         optimizer.system_bytes(sum(counts.values()), parameters),
         optimizer.sketch_columns(sum(counts.values())),
     )
@@ -109,7 +113,9 @@ def linearize_flops(size: Size, plan: Plan) -> int:
     return int(total)
 
 
-def _condition_size(objective: LeastSquares, theta: Theta, name: str) -> ConditionSize:
+def _condition_size(
+    objective: LeastSquares, theta: Theta, name: str, demand: Demand
+) -> ConditionSize:
     points = objective.points[name]
 
     def some(n: int) -> tuple[Any, Any]:
@@ -127,6 +133,7 @@ def _condition_size(objective: LeastSquares, theta: Theta, name: str) -> Conditi
 
     one, two = (jax.make_jaxpr(linearize)(theta, *some(n)).jaxpr for n in (1, 2))
     residual, blocks = jax.eval_shape(linearize, theta, *some(1))
+    layers = dense_layers(theta) if demand is Demand.LAYERS else []
     ahead = [jax.make_jaxpr(forward)(theta, *some(n)).jaxpr for n in (1, 2)]
     return ConditionSize(
         points=point_count(points),
@@ -136,6 +143,7 @@ def _condition_size(objective: LeastSquares, theta: Theta, name: str) -> Conditi
         linearize_bytes=_live_bytes(two) - _live_bytes(one),
         forward_bytes=_live_bytes(ahead[1]) - _live_bytes(ahead[0]),
         linearize_flops=_flops(one),
+        layer_bytes=len(residual) * _bytes_of(objective.layer_shapes(name, theta, layers)),
     )
 
 

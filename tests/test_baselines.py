@@ -183,8 +183,8 @@ def test_layer_factors_reproduce_gradients_of_systems_and_transposed_layers():
     objective, theta = problem.objective((parameters, apply), problem.sample(KEY))
     layers = dense_layers(theta)
     assert [layer.bias is None for layer in layers] == [False, False, True]
-    found, weights = objective.layer_factors("inside", theta, layers)
-    np.testing.assert_allclose(weights, 1 / 6)
+    scale = jnp.full(6, 6**-0.5)
+    found = objective.layer_factors("inside", theta, layers, objective.points["inside"], scale)
     flat, unravel = ravel_pytree(theta)
     dense = jax.vmap(unravel)(jax.jacrev(lambda v: objective.residual(unravel(v)))(flat))
     leaves = jax.tree.leaves(dense)
@@ -215,7 +215,10 @@ def test_a_bias_belongs_to_the_streams_that_it_is_added_to(name):
     problem = Problem({"inside": Condition(SAME_COTANGENT[name], Box.unit(2), points=3)})
     model = natpinn.MLP(2, (4, 4), key=KEY)
     objective, theta = problem.objective(model, problem.sample(KEY))
-    found, _ = objective.layer_factors("inside", theta, dense_layers(theta))
+    scale = jnp.full(3, 3**-0.5)
+    found = objective.layer_factors(
+        "inside", theta, dense_layers(theta), objective.points["inside"], scale
+    )
     flat, unravel = ravel_pytree(theta)
     dense = jax.vmap(unravel)(jax.jacrev(lambda v: objective.residual(unravel(v)))(flat))
     for layer, factors in zip(dense.layers, found, strict=True):

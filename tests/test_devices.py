@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 import natpinn
 from natpinn import InputError, cluster, engd_w, spring, train
 from natpinn.models import parameter_count
+from natpinn.optimizers import hessian_free, kfac
 from natpinn.plan import Plan, make_mesh
 from natpinn.resources import program_bytes
 
@@ -29,8 +30,17 @@ def setup(points, widths=(20, 20)):
     return *problem.objective(model, problem.sample(KEY)), problem.evaluation(model, KEY)
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_eight_devices_take_the_steps_of_one(held):
+@pytest.mark.parametrize(
+    ("optimizer", "held"),
+    [
+        (spring(damping=0.1), True),
+        (spring(damping=0.1), False),
+        (kfac(1e-3), True),
+        (hessian_free(most_iterations=4), True),
+    ],
+    ids=["spring, held", "spring, streamed", "kfac", "hessian_free"],
+)
+def test_eight_devices_take_the_steps_of_one(optimizer, held):
     objective, theta, evaluation = setup(POINTS)
     sharded = Plan(held, None if held else 16, mesh=make_mesh(8))
     ends = []
@@ -38,7 +48,7 @@ def test_eight_devices_take_the_steps_of_one(held):
         result = train(
             objective.planned(plan),
             theta,
-            spring(damping=0.1),
+            optimizer,
             evaluation.planned(plan),
             key=KEY,
             steps=20,

@@ -12,6 +12,7 @@ from natpinn import Grid, InputError, adam, engd_w, memory, planner, resources, 
 from natpinn.line_search import descend
 from natpinn.memory import free_bytes, parse_bytes, show_bytes, used_bytes
 from natpinn.models import parameter_count
+from natpinn.optimizers import hessian_free, kfac
 from natpinn.plan import Plan
 from natpinn.planner import choose, peak
 from natpinn.resources import plan_step, program_bytes
@@ -69,7 +70,22 @@ def test_the_program_decides_where_the_prediction_is_too_low(monkeypatch):
     assert planned.plan != Plan()
 
 
-@pytest.mark.parametrize("optimizer", [engd_w(1e-2), adam()], ids=["engd_w", "adam"])
+@pytest.mark.parametrize("optimizer", [kfac(), hessian_free()], ids=["kfac", "hessian_free"])
+def test_methods_without_a_kernel_are_planned_for_what_they_take(optimizer, monkeypatch):
+    monkeypatch.setattr(memory, "used_bytes", lambda: 0)
+    objective, theta, _ = setup(interior=4000, boundary=100)
+    whole = peak(size_of(objective, theta, optimizer), Plan())
+    assert 0.7 < program_bytes(objective, theta, optimizer) / whole < 1.3
+    planned = plan_step(objective, theta, optimizer, whole // 3)
+    assert planned.compiled is not None
+    assert planned.compiled <= whole // 3
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [engd_w(1e-2), adam(), kfac(1e-3), hessian_free(most_iterations=4)],
+    ids=["engd_w", "adam", "kfac", "hessian_free"],
+)
 def test_a_run_in_little_memory_is_the_same_run(optimizer):
     objective, theta, evaluation = setup("poisson_2d", (40, 40))
     small = Plan(held=False, points_at_once=25, working_bytes=40_000, candidates_at_once=1)

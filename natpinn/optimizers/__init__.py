@@ -1,5 +1,6 @@
 """Optimizers: each sees a LeastSquares problem on one batch, and nothing of the equation."""
 
+from .base import Demand as Demand
 from .base import Optimizer as Optimizer
 from .base import StepInfo as StepInfo
 from .first_order import FirstOrder as FirstOrder

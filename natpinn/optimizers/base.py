@@ -1,7 +1,8 @@
 """What every optimizer is: a pure function from one batch to the next parameters."""
 
 from abc import abstractmethod
-from typing import Generic, NamedTuple, TypeVar
+from enum import Enum, auto
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -12,6 +13,15 @@ from ..models import Theta
 from ..objective import LeastSquares
 
 State = TypeVar("State")
+
+
+class Demand(Enum):
+    """What a step needs of the Jacobian, which says how much memory it takes."""
+
+    GRADIENT = auto()  # nothing but the gradient of the loss
+    PRODUCTS = auto()  # products with vectors
+    KERNEL = auto()  # products of its rows with each other
+    LAYERS = auto()  # what the gradients are made of, layer by layer
 
 
 class StepInfo(NamedTuple):
@@ -25,6 +35,8 @@ class StepInfo(NamedTuple):
 class Optimizer(eqx.Module, Generic[State]):
     """One step of descent on one batch; traced once, so no Python branch on values."""
 
+    demand: ClassVar[Demand] = Demand.GRADIENT
+
     @abstractmethod
     def init(self, theta: Theta) -> State: ...
 
@@ -34,7 +46,7 @@ class Optimizer(eqx.Module, Generic[State]):
     ) -> tuple[Theta, State, StepInfo]: ...
 
     def system_bytes(self, rows: int, parameters: int) -> int:
-        """The memory of the matrices that a step builds from the Jacobian; 0 if it builds none."""
+        """The memory of the matrices that a step builds beside the Jacobian and its state."""
         return 0
 
     def sketch_columns(self, rows: int) -> int | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from ..errors import InputError, unknown
 from ..line_search import Armijo, LineSearch, choose, descend
 from ..models import Theta
 from ..objective import LeastSquares, Linearization
-from .base import Optimizer, StepInfo
+from .base import Demand, Optimizer, StepInfo
 
 Product = Callable[[Float[Array, " p"]], Float[Array, " p"]]
 
@@ -73,6 +73,8 @@ class HessianFree(Optimizer[HessianFreeState]):
     line search follows. The damping goes up or down with how well the quadratic model has
     predicted the loss.
     """
+
+    demand: ClassVar[Demand] = Demand.PRODUCTS
 
     damping: Float[Array, ""] = eqx.field(converter=_start_of_damping)
     line_search: LineSearch

@@ -6,7 +6,7 @@ one product for the first condition, the equation in the interior, and one for a
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,7 +20,9 @@ from ..line_search import LineSearch, choose, descend
 from ..models import Theta
 from ..objective import LeastSquares
 from ..schedule import Schedule
-from .base import Optimizer, StepInfo, dot, norm
+from .base import Demand, Optimizer, StepInfo, dot, norm
+
+SQUARES = 12  # of a layer's size: moments of the batch, and what decompositions work with
 
 
 class Moments(NamedTuple):
@@ -65,6 +67,8 @@ class Kfac(Optimizer[KfacState]):
     The moments are exponential averages. Their decompositions are renewed every so many steps.
     """
 
+    demand: ClassVar[Demand] = Demand.LAYERS
+
     damping: Schedule = eqx.field(converter=schedule.damping)
     line_search: LineSearch | Quadratic
     momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)
@@ -85,14 +89,17 @@ class Kfac(Optimizer[KfacState]):
         def start(size: int) -> Float[Array, "m m"]:
             return jnp.eye(size) if self.start_at_identity else jnp.zeros((size, size))
 
-        def curvature(layer: DenseLayer) -> LayerCurvature:
-            out, into = _layer_shape(layer, jax.tree.leaves(theta))
+        def curvature(out: int, into: int) -> LayerCurvature:
             moments = Moments(start(into), start(out))
             bases = [Basis(jnp.eye(size), jnp.ones(size)) for size in (into, out)]
             return LayerCurvature(moments, moments, *bases)
 
         zero = jax.tree.map(jnp.zeros_like, theta)
-        return KfacState([curvature(layer) for layer in dense_layers(theta)], zero, jnp.array(0))
+        layers = [curvature(*shape) for shape in _shapes(dense_layers(theta), theta)]
+        return KfacState(layers, zero, jnp.array(0))
+
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        return 8 * parameters * SQUARES
 
     def step(
         self, objective: LeastSquares, theta: Theta, state: KfacState, *, key: PRNGKeyArray
@@ -158,28 +165,34 @@ def layer_moments(
     Also whether the layer's matrix is used as x @ W.
     """
     first, *others = objective.conditions
-    shapes = [_layer_shape(layer, jax.tree.leaves(theta)) for layer in layers]
-    transposed: list[set[bool]] = [set() for _ in layers]
     parts = []
     for names in ([first], others):
-        sums = [Moments(jnp.zeros((into, into)), jnp.zeros((out, out))) for out, into in shapes]
-        total = jnp.zeros(())
+        sums = [Moments(jnp.zeros((i, i)), jnp.zeros((o, o))) for o, i in _shapes(layers, theta)]
+        total = (sums, jnp.zeros(()))
         for name in names:
-            factors, weights = objective.layer_factors(name, theta, layers)
-            total = total + weights.sum()
-            for i, layer in enumerate(factors):
-                sums[i] = jax.tree.map(jnp.add, sums[i], _moments(layer, weights))
-                transposed[i].add(layer.is_transposed)
-        total = jnp.where(total > 0, total, 1.0)
-        parts.append([Moments(inputs / total, cotangents) for inputs, cotangents in sums])
-    return list(zip(*parts, strict=True)), [True in found for found in transposed]
+            part = objective.sum_layers(name, theta, layers, _weighted_moments)
+            total = jax.tree.map(jnp.add, total, part)
+        sums, weight = total
+        weight = jnp.where(weight > 0, weight, 1.0)
+        parts.append([Moments(inputs / weight, cotangents) for inputs, cotangents in sums])
+    shapes = [objective.layer_shapes(name, theta, layers) for name in objective.conditions]
+    transposed = [
+        any(layer.is_transposed for layer in found) for found in zip(*shapes, strict=True)
+    ]
+    return list(zip(*parts, strict=True)), transposed
 
 
-def _moments(layer: LayerFactors, weights: Float[Array, " n"]) -> Moments:
+def _weighted_moments(
+    layers: Sequence[LayerFactors], weights: Float[Array, " n"]
+) -> tuple[list[Moments], Float[Array, ""]]:
     """Σ z zᵀ / S with the weights of the rows, and Σ g gᵀ, whose g are scaled already."""
-    z, g = layer.inputs, layer.cotangents
-    inputs = jnp.einsum("n,nsi,nsj->ij", weights / layer.streams, z, z)
-    return Moments(inputs, jnp.einsum("nsi,nsj->ij", g, g))
+
+    def moments(layer: LayerFactors) -> Moments:
+        z, g = layer.inputs, layer.cotangents
+        inputs = jnp.einsum("n,nsi,nsj->ij", weights / layer.streams, z, z)
+        return Moments(inputs, jnp.einsum("nsi,nsj->ij", g, g))
+
+    return [moments(layer) for layer in layers], weights.sum()
 
 
 def precondition(
@@ -247,13 +260,18 @@ def _common_basis(
     return Basis(whitened @ rotation, ratios.clip(0))
 
 
-def _layer_shape(layer: DenseLayer, leaves: Sequence[Any]) -> tuple[int, int]:
-    """Outputs, and inputs with the one of the bias."""
-    rows, columns = leaves[layer.weight].shape
-    if layer.bias is None:
-        return rows, columns
-    outputs = len(leaves[layer.bias])
-    return outputs, (columns if outputs == rows else rows) + 1
+def _shapes(layers: Sequence[DenseLayer], theta: Theta) -> list[tuple[int, int]]:
+    """Of each layer the outputs, and the inputs with the one of the bias."""
+    leaves = jax.tree.leaves(theta)
+
+    def shape(layer: DenseLayer) -> tuple[int, int]:
+        rows, columns = leaves[layer.weight].shape
+        if layer.bias is None:
+            return rows, columns
+        outputs = len(leaves[layer.bias])
+        return outputs, (columns if outputs == rows else rows) + 1
+
+    return [shape(layer) for layer in layers]
 
 
 def kfac(

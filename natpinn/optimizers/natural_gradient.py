@@ -1,6 +1,6 @@
 """ENGD, ENGD-W and SPRING: one optimizer with different parts."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from ..models import Theta
 from ..objective import LeastSquares
 from ..schedule import Schedule
 from ..solvers import DampedSolver, Dual, Nystrom, Primal
-from .base import Optimizer, StepInfo, norm
+from .base import Demand, Optimizer, StepInfo, norm
 
 DEFAULT_LEARNING_RATE = 0.1
 
@@ -31,6 +31,8 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
     Without momentum (μ = 0) this is energy natural gradient descent; with it, SPRING. With a norm
     cap C, η is at most √C / |φ|.
     """
+
+    demand: ClassVar[Demand] = Demand.KERNEL
 
     solver: DampedSolver
     line_search: LineSearch
