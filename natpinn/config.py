@@ -56,6 +56,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "engd_w_nystrom": optimizers.engd_w_nystrom,
     "spring_nystrom": optimizers.spring_nystrom,
 }
+FULL_STEPS = {"hessian_free": 1.0}  # the first rates of methods that solve for whole steps
 LINE_SEARCHES = {"grid": Grid, "armijo": Armijo, "quadratic": optimizers.Quadratic}
 SAMPLERS = {"uniform": Uniform, "sobol": Sobol}
 ACTIVATIONS = {
@@ -234,7 +235,7 @@ def _optimizer_settings(
         elif settings.get("optimizer.learning_rate", "none") != "none":
             defaults["optimizer.line_search"] = "none"
         if defaults["optimizer.line_search"] == "none":
-            defaults["optimizer.learning_rate"] = DEFAULT_LEARNING_RATE
+            defaults["optimizer.learning_rate"] = FULL_STEPS.get(optimizer, DEFAULT_LEARNING_RATE)
         else:
             replaced = {"optimizer.learning_rate", "optimizer.norm_cap"} & defaults.keys()
             defaults |= dict.fromkeys(replaced, "none")
