@@ -13,7 +13,7 @@ from natpinn import config
 from natpinn.run import model_key
 
 METHODS = {
-    "sgd": {"optimizer.name": "sgd"},
+    "sgd": {"optimizer.name": "sgd", "optimizer.learning_rate": 2e-3},  # 2.9e-3 may blow up
     "adam": {"optimizer.name": "adam"},
     "lbfgs": {"optimizer.name": "lbfgs"},
     "hessian_free": {"optimizer.name": "hessian_free"},

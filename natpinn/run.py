@@ -126,22 +126,35 @@ def solve(
         {key: value for key, value in given.items() if value is not None},
         None if isinstance(problem, str) else problem,
     )
-    is_named = isinstance(problem, str)
-    is_own = not is_named and not problem.is_catalogued
-    problem = config.build_problem() if is_named else config.apply_sizes(problem)
+    parts = assemble(
+        config,
+        problem if isinstance(problem, Problem) else None,
+        model,
+        optimizer if isinstance(optimizer, Optimizer) else None,
+    )
+    return run(parts, out, progress, callbacks)
+
+
+def assemble(
+    config: Config,
+    problem: Problem | None = None,
+    model: Any = None,
+    optimizer: Optimizer | None = None,
+) -> Parts:
+    """What a configuration describes, with objects in place of what it has names for."""
     described = config.as_dict()
-    described["problem"]["own"] = is_own
-    if isinstance(optimizer, Optimizer):
-        described["optimizer"] = describe(optimizer)
-    else:
+    described["problem"]["own"] = problem is not None and not problem.is_catalogued
+    problem = config.build_problem() if problem is None else config.apply_sizes(problem)
+    if optimizer is None:
         optimizer = config.build_optimizer()
+    else:
+        described["optimizer"] = describe(optimizer)
     if model is None:
         model = config.build_model(problem, model_key(config.seed))
     else:
         model = as_model(model)
         described["model"] = {"name": type(model).__name__}
-    parts = Parts.make(problem, model, optimizer, config, described)
-    return run(parts, out, progress, callbacks)
+    return Parts.make(problem, model, optimizer, config, described)
 
 
 def run(
