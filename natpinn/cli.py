@@ -17,6 +17,7 @@ from rich.table import Table
 from . import __version__, cluster, records
 from . import config as configuration
 from .cli_bench import JsonFlag, bench_app
+from .cli_tune import tune_command
 from .errors import InputError, NatpinnWarning
 from .problems import CATALOGUE
 from .resources import describe as describe_plan
@@ -37,6 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.command("tune")(tune_command)
 app.add_typer(bench_app, name="bench")
 
 DEBUG = "NATPINN_DEBUG"  # the environment variable that shows tracebacks

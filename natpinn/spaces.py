@@ -1,4 +1,4 @@
-"""Search spaces of hyper-parameters: from which values a setting is drawn, and how to narrow that."""
+"""Search spaces: from which values a setting is drawn, and how to narrow that."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,9 @@ class Range:
     def __post_init__(self):
         numbers = (self.low, self.high)
         if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
-            raise InputError(f"a range has two numbers as its ends, got {self.low!r}, {self.high!r}")
+            raise InputError(
+                f"a range has two numbers as its ends, got {self.low!r}, {self.high!r}"
+            )
         if not self.low < self.high:
             raise InputError(f"a range goes from a smaller to a larger number, got {numbers}")
         if self.is_log and self.low <= 0:
@@ -116,7 +118,7 @@ def wide(optimizer: str, settings: Mapping[str, Any]) -> Space:
     if settings.get("optimizer.line_search", "none") != "none":
         found.pop("optimizer.learning_rate", None)
     if not found:
-        raise InputError(f"say where to look, as in --space optimizer.damping=log_uniform:1e-9:1")
+        raise InputError("say where to look, as in --space optimizer.damping=log_uniform:1e-9:1")
     return found
 
 

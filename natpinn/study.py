@@ -9,7 +9,6 @@ import os
 import socket
 import time
 import zlib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,9 +128,9 @@ class Study:
     def take(self) -> "Task | None":
         """The next trial for this worker; None if there is nothing left to begin."""
         self._revive()
-        if not any(t.state == "waiting" for t in self.trials()):
-            if self._count() >= self.search.total:
-                return None
+        is_waiting = any(t.state == "waiting" for t in self.trials())
+        if not is_waiting and self._count() >= self.search.total:
+            return None
         trial = self._optuna.ask()
         rank = self._count(before=trial.number)
         if rank >= self.search.total:  # another worker was faster
@@ -287,12 +286,8 @@ def _sampler(optuna: Any, search: Search) -> Any:
             words = [search.seed, trial.number, zlib.crc32(param_name.encode())]
             random = np.random.default_rng(words)
             if hasattr(param_distribution, "choices"):
-                return Choice(_options(param_distribution)).draw(random)
+                return Choice(tuple(param_distribution.choices)).draw(random)
             ends = param_distribution.low, param_distribution.high
             return Range(*ends, is_log=param_distribution.log).draw(random)
 
     return Seeded()
-
-
-def _options(distribution: Any) -> Sequence[Any]:
-    return tuple(distribution.choices)

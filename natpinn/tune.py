@@ -1,8 +1,8 @@
 """Hyper-parameter search in the paper's two stages: a wide random search, then a narrow one.
 
 All trials solve the same problem from the same start, and those of equal shapes share one compiled
-program. A study's folder has the search (`study.toml`), the trials of Optuna (`study.journal`), a run
-folder for each trial, and the best settings (`best.toml`).
+program. A study's folder has the search (`study.toml`), the trials of Optuna (`study.journal`), a
+run folder for each trial, and the best settings (`best.toml`).
 """
 
 import math
@@ -40,10 +40,7 @@ class Tuned:
     trials: list[Trial]
     is_complete: bool
     folder: Path | None
-
-    @property
-    def failed(self) -> list[Trial]:
-        return [trial for trial in self.trials if trial.state == "failed"]
+    is_stopped: bool = False  # by a signal
 
 
 @dataclass(frozen=True)
@@ -56,14 +53,14 @@ class Bench:
     model: Any
     folder: Path | None
 
-    def found(self) -> Tuned:
+    def found(self, is_stopped: bool = False) -> Tuned:
         best = self.study.best
         settings = self.search.settings | (best.params if best else {})
         is_complete = len(self.study.finished) >= self.search.total
-        return Tuned(best, settings, self.study.trials(), is_complete, self.folder)
+        return Tuned(best, settings, self.study.trials(), is_complete, self.folder, is_stopped)
 
     def config(self, params: Mapping[str, Any]) -> Config:
-        return resolve(self.search.settings | params, self.problem)
+        return resolve({**self.search.settings, **params}, self.problem)
 
     def trial_folder(self, number: int | None) -> Path | None:
         if self.folder is None or number is None:
@@ -96,21 +93,42 @@ def tune(
     trial takes `budget` seconds or `steps`. The folder `out` keeps the study, which any number of
     processes may share, and which goes on where it was when the same search is started again.
     """
-    name = problem if isinstance(problem, str) else problem.name
-    given = {
-        **(settings or {}),
-        "problem.name": name,
-        "optimizer.name": optimizer,
-        "train.steps": steps,
-        "train.budget": budget,
-    }
-    given = {key: value for key, value in given.items() if value is not None}
-    found = problem if isinstance(problem, Problem) else _lookup(given)
-    config = resolve(given, found)
-    base = flatten({"optimizer": config.as_dict()["optimizer"]})
-    looked_at = spaces.wide(optimizer, base) if space is None else spaces.parse_table(space)
-    search = Search(given, looked_at, trials, refine, sampler, prune, seed)
+    search = plan_search(
+        problem,
+        optimizer,
+        None if space is None else spaces.parse_table(space),
+        settings or {},
+        steps=steps,
+        budget=budget,
+        trials=trials,
+        refine=refine,
+        sampler=sampler,
+        prune=prune,
+        seed=seed,
+    )
+    found = problem if isinstance(problem, Problem) else None
     return work(open_bench(search, found, model, out, storage), report)
+
+
+def plan_search(
+    problem: Problem | str,
+    optimizer: str,
+    space: Space | None,
+    settings: Mapping[str, Any],
+    *,
+    steps: int | None = None,
+    budget: float | None = None,
+    **options: Any,
+) -> Search:
+    """A search, wide unless told where to look."""
+    name = problem if isinstance(problem, str) else problem.name
+    limits = {"train.steps": steps, "train.budget": budget}
+    given = {**settings, "problem.name": name, "optimizer.name": optimizer}
+    given |= {key: value for key, value in limits.items() if value is not None}
+    if space is None:
+        config = resolve(given, problem if isinstance(problem, Problem) else _lookup(given))
+        space = spaces.wide(optimizer, flatten({"optimizer": config.as_dict()["optimizer"]}))
+    return Search(given, space, **options)
 
 
 def open_bench(
@@ -120,7 +138,7 @@ def open_bench(
     out: Path | str | None = None,
     storage: str | None = None,
 ) -> Bench:
-    """A search that is ready for work; each setting is tried for its type before the first trial."""
+    """A search that is ready for work; all its settings are tried before the first trial."""
     problem = _lookup(search.settings) if problem is None else problem
     _check_space(search, problem)
     folder = None if out is None else Path(out)
@@ -134,6 +152,12 @@ def open_bench(
 def join(folder: Path, problem: Problem | None = None, model: Any = None) -> Bench:
     """One more worker for a study that is there."""
     search, storage = read_study(folder)
+    name = str(search.settings.get("problem.name"))
+    if ":" in name and problem is None:
+        raise InputError(
+            f"the study in {folder} solves a problem of your own ({name}), and files run no code: "
+            f"start it with the same command as before"
+        )
     return open_bench(search, problem, model, folder, storage)
 
 
@@ -151,13 +175,12 @@ def read_study(folder: Path) -> tuple[Search, str | None]:
 
 def work(bench: Bench, report: Callable[[Trial, Study], None] | None = None) -> Tuned:
     """Run trials until none is left to begin."""
-    while (task := bench.study.take()) is not None:
-        is_interrupted = _run(bench, task)
-        if report is not None:
+    is_stopped = False
+    while not is_stopped and (task := bench.study.take()) is not None:
+        is_stopped = _run(bench, task)
+        if report is not None and not is_stopped:
             report(bench.study.trials()[task.number], bench.study)
-        if is_interrupted:
-            break
-    found = bench.found()
+    found = bench.found(is_stopped)
     if bench.folder is not None and found.best is not None:
         described = bench.config(found.best.params).as_dict()
         replace_text(bench.folder / BEST, tomli_w.dumps(described))
@@ -194,8 +217,9 @@ def final_error(summary: Mapping[str, Any]) -> float:
     """What runs are ranked by: the L2 error at the end, or the loss where none is known."""
     key = "final_l2" if summary.get("best_l2") is not None else "final_loss"
     error = summary.get(key)
-    is_sound = error is not None and math.isfinite(error) and summary["status"] != "diverged"
-    return error if is_sound else math.inf
+    if error is None or not math.isfinite(error) or summary["status"] == "diverged":
+        return math.inf
+    return error
 
 
 def _continue(bench: Bench, task: Task, watch: Callable[[Progress], bool]) -> Solution | None:
