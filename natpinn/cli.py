@@ -17,6 +17,7 @@ from rich.table import Table
 from . import __version__, cluster, records
 from . import config as configuration
 from .cli_bench import JsonFlag, bench_app
+from .cli_experiment import experiment_app
 from .cli_tune import tune_command
 from .errors import InputError, NatpinnWarning
 from .problems import CATALOGUE
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 
 app.command("tune")(tune_command)
+app.add_typer(experiment_app, name="experiment")
 app.add_typer(bench_app, name="bench")
 
 DEBUG = "NATPINN_DEBUG"  # the environment variable that shows tracebacks

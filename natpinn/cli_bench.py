@@ -157,7 +157,10 @@ def bench_nystrom(
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    title = f"N = {rows:,}: standard and GPU-efficient"
+    print_nystrom(f"N = {rows:,}: standard and GPU-efficient", found)
+
+
+def print_nystrom(title: str, found: dict[str, Any]) -> None:
     table = Table("sketch", "seconds", "memory", "error", "runs", "speedup", title=title)
     for share, row in found.items():
         pair = row["standard"], row["gpu"]

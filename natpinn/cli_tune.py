@@ -94,7 +94,11 @@ def tune_command(
         )
         name = f"{problem.replace(':', '.')}-{search.settings['optimizer.name']}"
         bench = tune.open_bench(search, out=out or Path("studies") / name, storage=storage)
-    found = tune.work(bench, _report)
+    finish(tune.work(bench, report), as_json)
+
+
+def finish(found: tune.Tuned, as_json: bool) -> None:
+    """Print what was found, and exit as a shell expects."""
     if as_json:
         print(json.dumps(_as_json(found), indent=2))
     else:
@@ -103,7 +107,7 @@ def tune_command(
         raise typer.Exit(STOPPED)
 
 
-def _report(trial: Trial, study: Study) -> None:
+def report(trial: Trial, study: Study) -> None:
     """One line for a trial that ended."""
     best = study.best
     end = "" if best is None or best.error is None else f"   best {best.error:.2e} ({best.number})"

@@ -28,8 +28,9 @@ LAYERS = [
     {"solution"},
     {"run"},
     {"resume", "cli_bench"},
-    {"tune"},
+    {"tune", "experiment"},
     {"cli_tune"},
+    {"cli_experiment"},
     {"cli"},
     {"__main__"},
 ]

@@ -1,0 +1,222 @@
+"""Experiments: a TOML file of methods, settings, budgets and search spaces, and its runs.
+
+A run's folder is OUT/EXPERIMENT/METHOD-SEED. What is there is not run again; what was cut short, or
+run for less time than is wanted now, goes on.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import bench, records, spaces
+from .config import resolve
+from .errors import InputError, unknown
+from .records import replace_text
+from .resume import resume
+from .run import assemble, run
+from .settings import flatten
+from .spaces import Space
+from .study import Search
+
+TABLES = ("title", "budget", "seeds", "settings", "methods", "search", "nystrom")
+NYSTROM = ("rows", "sketches", "runs", "warm_ups")
+TABLE = "nystrom.json"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a file says."""
+
+    name: str
+    title: str
+    budget: float
+    seeds: tuple[int, ...]
+    methods: dict[str, dict[str, Any]]  # settings with dotted keys
+    search: dict[str, Space]
+    nystrom: dict[str, Any] | None  # a comparison of sketches, in place of runs
+
+    def settings(self, method: str) -> dict[str, Any]:
+        if method not in self.methods:
+            raise unknown(f"method of {self.name}", method, self.methods)
+        return self.methods[method]
+
+    def search_for(self, method: str, budget: float, **options: Any) -> Search:
+        """Look for a method's settings where the file says so."""
+        if method not in self.search:
+            raise unknown(f"method of {self.name} with a search space", method, self.search)
+        space = self.search[method]
+        fixed = {k: v for k, v in self.settings(method).items() if k not in space}
+        return Search(fixed | {"train.budget": budget}, space, **options)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of an experiment."""
+
+    method: str
+    seed: int
+    budget: float
+    settings: dict[str, Any]
+    folder: Path
+
+    def state(self) -> "State":
+        """What there is of the run."""
+        if not (self.folder / records.CONFIG).exists():
+            return State("missing")
+        if records.is_locked(self.folder):
+            return State("running", *_progress(self.folder))
+        if not (self.folder / records.SUMMARY).exists():
+            return State("unfinished", *_progress(self.folder))
+        summary = records.read_summary(self.folder)
+        found = (summary.get("seconds") or 0.0, summary.get("best_l2"))
+        if summary.get("status") == "diverged":
+            return State("diverged", *found)
+        is_whole = summary.get("status") == "finished" and found[0] >= self.budget
+        return State("finished" if is_whole else "unfinished", *found)
+
+    def run(self, progress: bool) -> "State":
+        """Do what is missing, and say how it ended."""
+        before = self.state()
+        if before.name in ("finished", "diverged", "running"):
+            return before
+        config = resolve({**self.settings, "train.budget": self.budget, "seed": self.seed})
+        if before.name == "missing":
+            solution = run(assemble(config), self.folder, progress)
+        else:
+            self._compare(config.as_dict())
+            solution = resume(self.folder, budget=self.budget, progress=progress)
+        is_stopped = solution.summary["status"] == "interrupted"
+        return State("interrupted") if is_stopped else self.state()
+
+    def _compare(self, wanted: Mapping[str, Any]) -> None:
+        old, new = flatten(records.read_config(self.folder)), flatten(wanted)
+        for key in sorted(old.keys() | new.keys()):
+            if not key.startswith("train.") and old.get(key) != new.get(key):
+                raise InputError(
+                    f"{self.folder} was begun with {key} = {old.get(key)!r}, and the experiment "
+                    f"has {new.get(key)!r}: choose another --out, or remove that folder"
+                )
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a run is."""
+
+    name: str  # missing, unfinished, running, interrupted, finished, or diverged
+    seconds: float = 0.0
+    best_l2: float | None = None
+
+
+def read(path: Path) -> Experiment:
+    """An experiment from its file; all that is wrong with it is found here."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from error
+    try:
+        return _parse(path.stem, table)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def plan(
+    experiment: Experiment,
+    out: Path,
+    scale: float = 1.0,
+    seeds: Sequence[int] | None = None,
+    methods: Sequence[str] = (),
+) -> list[Planned]:
+    """All runs of an experiment, or those of some methods."""
+    if not scale > 0:
+        raise InputError(f"a budget is scaled by a positive number, got {scale}")
+    budget = scale * experiment.budget
+    return [
+        Planned(name, seed, budget, experiment.settings(name), folder / f"{name}-{seed}")
+        for folder in [out / experiment.name]
+        for seed in seeds or experiment.seeds
+        for name in methods or experiment.methods
+    ]
+
+
+def run_all(planned: Sequence[Planned], progress: bool) -> Iterator[tuple[Planned, State]]:
+    """Run what is missing, one after the other, until a signal comes."""
+    for one in planned:
+        state = one.run(progress)
+        yield one, state
+        if state.name == "interrupted":
+            return
+
+
+def compare_sketches(experiment: Experiment, out: Path, longest: float) -> dict[str, Any]:
+    """The table of Nyström approximations, from its file if it is there."""
+    assert experiment.nystrom is not None
+    path = out / experiment.name / TABLE
+    if path.exists():
+        return json.loads(path.read_text())["sketches"]
+    options = experiment.nystrom
+    found = bench.bench_nystrom(
+        options["rows"], options["sketches"], options["runs"], options["warm_ups"], longest
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = {"sketches": found, **records.machine()}
+    replace_text(path, json.dumps(table, indent=2) + "\n")
+    return found
+
+
+def _parse(name: str, table: dict[str, Any]) -> Experiment:
+    for key in table:
+        if key not in TABLES:
+            raise unknown("entry", key, TABLES)
+    title = _typed(table, "title", str, "a text")
+    if "nystrom" in table:
+        options = _typed(table, "nystrom", dict, "a table")
+        if set(options) != set(NYSTROM):
+            raise InputError(f"[nystrom] needs {', '.join(NYSTROM)}, got {', '.join(options)}")
+        return Experiment(name, title, 0.0, (), {}, {}, options)
+    budget = _typed(table, "budget", int | float, "a number of seconds")
+    if not budget > 0:
+        raise InputError(f"budget must be positive, got {budget}")
+    seeds = _typed(table, "seeds", list, "a list of numbers")
+    shared = flatten(_typed(table, "settings", dict, "a table")) if "settings" in table else {}
+    methods = {
+        method: shared | flatten(own)
+        for method, own in _typed(table, "methods", dict, "a table").items()
+    }
+    if not methods:
+        raise InputError("an experiment needs at least one method, as [methods.spring]")
+    for method, settings in methods.items():
+        try:
+            config = resolve({**settings, "train.budget": float(budget)})
+            config.build_optimizer()
+        except InputError as error:
+            raise InputError(f"methods.{method}: {error}") from error
+        if ":" in config.problem.name + config.model.name:
+            raise InputError(f"methods.{method} names code of your own, which a file may not run")
+    search = {m: spaces.parse_table(s) for m, s in table.get("search", {}).items()}
+    for method in search:
+        if method not in methods:
+            raise unknown("method in [search]", method, methods)
+    return Experiment(name, title, float(budget), tuple(seeds), methods, search, None)
+
+
+def _typed(table: Mapping[str, Any], key: str, kind: Any, what: str) -> Any:
+    if key not in table:
+        raise InputError(f"{key} is missing: it is {what}")
+    if not isinstance(table[key], kind) or isinstance(table[key], bool):
+        raise InputError(f"{key} must be {what}, got {table[key]!r}")
+    return table[key]
+
+
+def _progress(folder: Path) -> tuple[float, float | None]:
+    """The last time and the best error of a run that has no summary yet."""
+    try:
+        history = records.read_history(folder)
+    except InputError:
+        return 0.0, None
+    errors = [r["l2_error"] for r in history if r.get("l2_error") == r.get("l2_error", 0.0)]
+    return (history[-1]["seconds"] if history else 0.0), min(errors, default=None)
