@@ -40,7 +40,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) install --constraint constraints.txt --editable .
+	$(PIP) install --constraint constraints.txt --editable ".[tune,report]"
 	@touch $@
 
 .venv/.developed: pyproject.toml constraints.txt | .venv/bin/python

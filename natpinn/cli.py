@@ -126,6 +126,10 @@ def solve(
         list[str] | None,
         typer.Option(help="Record effective_dimension, condition_number, largest_eigenvalue, …"),
     ] = None,
+    trackers: Annotated[
+        list[str] | None,
+        typer.Option("--tracker", help="Send the records to wandb or tensorboard too."),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -157,6 +161,7 @@ def solve(
         "compute.devices": _device_count(devices),
         "compute.memory_limit": memory_limit,
         "track.quantities": track,
+        "track.trackers": trackers,
     }
     flags = {key: value for key, value in flags.items() if value is not None}
     flags |= dict(map(parse_setting, settings or []))

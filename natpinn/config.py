@@ -34,6 +34,7 @@ from .optimizers.natural_gradient import DEFAULT_LEARNING_RATE
 from .problem import Problem
 from .sampling import Sobol, Uniform
 from .settings import flatten
+from .trackers import check_trackers
 from .train import at_least_one, check_limits
 
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
@@ -116,6 +117,7 @@ class CheckpointConfig:
 class TrackConfig:
     quantities: tuple[str, ...]  # such as effective_dimension
     every: int  # evaluations
+    trackers: tuple[str, ...]  # that get the records too: wandb, tensorboard
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
     config = _structure(merged)
     check_limits(config.train.steps, config.train.budget, config.train.stop_at)
     _ = config.memory_limit, config.tracking  # fails here if they cannot be
+    check_trackers(config.track.trackers)
     at_least_one("sampling.steps_per_batch", config.sampling.steps_per_batch)
     every = config.checkpoint.every_seconds
     if every is not None and not every > 0:
@@ -315,6 +318,7 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         "checkpoint.every_seconds": DEFAULT_CHECKPOINT_SECONDS,
         "track.quantities": [],
         "track.every": 1,
+        "track.trackers": [],
     }
 
 

@@ -33,6 +33,7 @@ from .resources import (
 )
 from .signals import Interrupts
 from .solution import Solution
+from .trackers import Trackers
 from .train import Callback, Progress, Snapshot, TrainResult, train
 
 
@@ -179,8 +180,10 @@ def run(
         folder = (earlier.folder if earlier else None) or RunFolder(path)
         folder.begin(parts.described, history)
     display = Display() if progress and is_first else None
+    trackers = _trackers(parts, path, earlier) if is_first else None
     own = [
         *([display] if display else []),
+        *([trackers] if trackers else []),
         *([_recorder(folder), _saver(folder, planned.plan, config)] if folder else []),
         *([_stopper(config.train.stop_at)] if config.train.stop_at else []),
     ]
@@ -201,7 +204,10 @@ def run(
                     steps_per_batch=config.sampling.steps_per_batch,
                     tracking=config.tracking,
                 )
-            return _sum_up(parts, planned, result, folder)
+            solution = _sum_up(parts, planned, result, folder)
+            if trackers is not None:
+                trackers.finish(solution.summary)
+            return solution
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -231,6 +237,14 @@ def _plan(parts: Parts, earlier: Earlier | None) -> Planned:
     if earlier is None or earlier.plan is None:
         return plan(parts)
     return keep_plan(parts.objective, parts.theta, parts.optimizer, earlier.plan)
+
+
+def _trackers(parts: Parts, path: Path | None, earlier: Earlier | None) -> Trackers | None:
+    """Where else records go, from the step on that the run is at."""
+    names = parts.config.track.trackers
+    snapshot = earlier.snapshot if earlier else None
+    step = 0 if snapshot is None else int(snapshot.state.step)
+    return Trackers(names, path, parts.described, step) if names else None
 
 
 def _recorder(folder: RunFolder) -> Callback:

@@ -23,7 +23,7 @@ LAYERS = [
     {"planner", "steps", "records"},
     {"diagnostics"},
     {"train"},
-    {"resources"},
+    {"resources", "trackers"},
     {"display", "report", "config", "bench", "study"},
     {"solution"},
     {"run"},
