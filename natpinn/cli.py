@@ -1,4 +1,4 @@
-"""The command line: natpinn list | solve | resume | bench."""
+"""The command line: natpinn list | solve | resume | report | plot | tune | experiment | bench."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from . import __version__, cluster, records
 from . import config as configuration
 from .cli_bench import JsonFlag, bench_app
 from .cli_experiment import experiment_app
+from .cli_report import plot_command, report_command
 from .cli_tune import tune_command
 from .errors import InputError, NatpinnWarning
 from .problems import CATALOGUE
@@ -39,6 +40,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.command("report")(report_command)
+app.command("plot")(plot_command)
 app.command("tune")(tune_command)
 app.add_typer(experiment_app, name="experiment")
 app.add_typer(bench_app, name="bench")

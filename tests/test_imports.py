@@ -27,7 +27,7 @@ LAYERS = [
     {"display", "report", "config", "bench", "study"},
     {"solution"},
     {"run"},
-    {"resume", "cli_bench"},
+    {"resume", "cli_bench", "cli_report"},
     {"tune", "experiment"},
     {"cli_tune"},
     {"cli_experiment"},

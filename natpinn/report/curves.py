@@ -1,0 +1,81 @@
+"""Loss, error and effective dimension of runs as figures for print."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .runs import Curve, Run, by_problem
+
+FORMATS = ("pdf", "png", "svg")
+KINDS = {"error": "L2 error", "loss": "loss", "effective_dimension": "effective dimension"}
+LABELS = {"seconds": "seconds of training", "step": "steps"}
+STYLE: dict[Any, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "legend.fontsize": 8}
+MOST_IN_LEGEND = 14
+
+
+def draw_curves(
+    runs: Sequence[Run],
+    folder: Path,
+    formats: Sequence[str] = ("pdf", "png"),
+    published: Sequence[Curve] = (),
+) -> list[Path]:
+    """For each problem its error and its loss, over time and over steps; published ones dashed."""
+    import matplotlib as mpl
+
+    for name in formats:
+        if name not in FORMATS:
+            raise InputError(f"figures are written as {', '.join(FORMATS)}, got {name!r}")
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with mpl.rc_context(STYLE):
+            for problem, group in by_problem(runs).items():
+                others = [curve for curve in published if curve.problem == problem]
+                for kind in KINDS:
+                    figure = _draw(problem, group, others, kind)
+                    for name in formats if figure else ():
+                        path = folder / f"{problem.replace(':', '.')}-{kind}.{name}"
+                        figure.savefig(path, dpi=200)
+                        written.append(path)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+    return written
+
+
+def _draw(problem: str, runs: Sequence[Run], published: Sequence[Curve], kind: str) -> Any:
+    from matplotlib.figure import Figure
+
+    shown = [run for run in runs if getattr(run.curve, kind)]
+    if not shown:
+        return None
+    axes_of = ["step"] if kind == "effective_dimension" else ["seconds", "step"]
+    figure = Figure(figsize=(3.5 * len(axes_of), 2.9), layout="constrained")
+    axes = figure.subplots(1, len(axes_of), sharey=True, squeeze=False)[0]
+    methods = list(dict.fromkeys(run.method for run in shown))
+    colors = {method: f"C{i % 10}" for i, method in enumerate(methods)}
+    of_optimizer = {run.config.get("optimizer.name"): colors[run.method] for run in reversed(shown)}
+    for axis, along in zip(axes, axes_of, strict=True):
+        labelled = set()
+        for run in shown:
+            label = None if run.method in labelled else run.method
+            labelled.add(run.method)
+            x, y = getattr(run.curve, along), getattr(run.curve, kind)
+            axis.plot(x, y, color=colors[run.method], lw=1.3, label=label)
+        for curve in published if kind != "effective_dimension" else ():
+            color = of_optimizer.get(curve.name.split("/")[0], "gray")
+            label = f"published {curve.name}"
+            x, y = getattr(curve, along), getattr(curve, kind)
+            axis.plot(x, y, color=color, lw=1.0, ls="--", label=label)
+        axis.set(xscale="log", xlabel=LABELS[along])
+        if kind != "effective_dimension":
+            axis.set_yscale("log")
+    if kind == "effective_dimension":
+        axes[0].set_ylim(bottom=0)
+    axes[0].set_ylabel(KINDS[kind])
+    figure.suptitle(problem, fontsize=9)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if len(labels) <= MOST_IN_LEGEND:
+        columns = min(len(labels), 3)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    return figure
