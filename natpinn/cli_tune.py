@@ -110,9 +110,9 @@ def finish(found: tune.Tuned, as_json: bool) -> None:
 def report(trial: Trial, study: Study) -> None:
     """One line for a trial that ended."""
     best = study.best
-    end = "" if best is None or best.error is None else f"   best {best.error:.2e} ({best.number})"
+    end = "" if best is None else f"   best {best.error:.2e} ({best.number})"
     done = len(study.finished)
-    error = "–" if trial.error is None else f"{trial.error:.2e}"
+    error = "–" if math.isnan(trial.error) else f"{trial.error:.2e}"
     say(
         f"{done} of {study.search.total}: trial {trial.number} {trial.state}, error {error}, "
         f"{_show(trial.params)}{end}"
@@ -122,7 +122,7 @@ def report(trial: Trial, study: Study) -> None:
 def _print(found: tune.Tuned) -> None:
     ranked = sorted(
         (t for t in found.trials if t.state in ("finished", "pruned")),
-        key=lambda t: (t.state, math.inf if t.error is None else t.error),
+        key=lambda t: (t.state, t.error),
     )
     names = list(ranked[0].params) if ranked else []
     table = Table("trial", "error", *(name.removeprefix("optimizer.") for name in names))
@@ -142,7 +142,7 @@ def _print(found: tune.Tuned) -> None:
 
 def _as_json(found: tune.Tuned) -> dict[str, Any]:
     def trial(t: Trial) -> dict[str, Any]:
-        error = None if t.error is None or math.isinf(t.error) else t.error
+        error = t.error if math.isfinite(t.error) else None
         return {"number": t.number, "state": t.state, "error": error, "params": t.params}
 
     return {

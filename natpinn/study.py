@@ -58,12 +58,12 @@ class Search:
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that are tried, and how that went; an error of infinity: it diverged."""
+    """Settings that are tried, and how that went."""
 
     number: int
     params: dict[str, Any]
     state: str  # finished, pruned, running, waiting, or failed
-    error: float | None
+    error: float  # infinite if it diverged, NaN before its end
     continues: int | None = None  # the trial of a worker that died
 
 
@@ -110,7 +110,7 @@ class Study:
 
     def trials(self) -> list[Trial]:
         return [
-            Trial(t.number, t.params or _fixed(t), STATES[t.state.name], t.value, _continued(t))
+            Trial(t.number, t.params or _fixed(t), STATES[t.state.name], _error(t), _continued(t))
             for t in self._optuna.get_trials(deepcopy=False)
         ]
 
@@ -123,7 +123,7 @@ class Study:
     def best(self) -> Trial | None:
         """The finished trial with the smallest error."""
         whole = [t for t in self.trials() if t.state == "finished"]
-        return min(whole, key=lambda t: math.inf if t.error is None else t.error, default=None)
+        return min(whole, key=lambda t: t.error, default=None)
 
     def take(self) -> "Task | None":
         """The next trial for this worker; None if there is nothing left to begin."""
@@ -242,6 +242,10 @@ def _is_alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _error(trial: Any) -> float:
+    return math.nan if trial.value is None else trial.value
 
 
 def _continued(trial: Any) -> int | None:

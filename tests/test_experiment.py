@@ -1,0 +1,142 @@
+"""Experiments run what is missing, go on with what was cut short, and explain bad files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from natpinn import InputError, cli, experiment, records
+from natpinn.settings import flatten, read_file
+
+FILES = sorted((Path(__file__).parent.parent / "experiments").glob("*.toml"))
+SMALL = """
+title = "Small"
+budget = 0.6
+seeds = [0]
+
+[settings]
+problem = { name = "poisson_2d" }
+points = { interior = 30, boundary = 12 }
+evaluation = { points = 200 }
+model = { widths = [8] }
+
+[methods.spring]
+optimizer = { name = "spring", damping = 1e-6 }
+
+[methods.adam]
+optimizer = { name = "adam" }
+
+[search.spring.optimizer]
+damping = { log_uniform = [1e-9, 1e-3] }
+"""
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_the_experiments_of_the_paper_are_sound(path):
+    read = experiment.read(path)
+    assert read.title
+    for method in read.search:
+        read.search_for(method, 1.0)
+    for one in experiment.plan(read, Path("nowhere")):
+        assert one.state().name == "missing"
+
+
+def test_every_experiment_of_the_paper_is_there():
+    assert {path.stem for path in FILES} == {
+        *("poisson_5d", "poisson_5d_fixed", "poisson_5d_large", "poisson_5d_large_fixed"),
+        *("poisson_10d", "poisson_10d_fixed"),
+        *("poisson_100d", "poisson_100d_fixed", "poisson_100d_large"),
+        *("heat_4d", "heat_4d_fixed", "fokker_planck", "fokker_planck_fixed"),
+        *("effective_dimension", "nystrom_table"),
+    }
+
+
+def test_what_is_done_is_not_run_again_and_what_is_short_goes_on(small, tmp_path):
+    read = experiment.read(small)
+    half = experiment.plan(read, tmp_path, scale=0.5)
+    states = [state.name for _, state in experiment.run_all(half, progress=False)]
+    assert states == ["finished", "finished"]
+    folder = tmp_path / "small" / "spring-0"
+    first = records.read_history(folder)
+    written = (folder / records.METRICS).stat().st_mtime_ns
+    list(experiment.run_all(half, progress=False))
+    assert (folder / records.METRICS).stat().st_mtime_ns == written
+
+    whole = experiment.plan(read, tmp_path, methods=["spring"])
+    assert whole[0].state().name == "unfinished"
+    assert [state.name for _, state in experiment.run_all(whole, progress=False)] == ["finished"]
+    longer = records.read_history(folder)
+    shared = [r for r in first[:-1] if r in longer]
+    assert shared == first[:-1]
+    assert longer[-1]["seconds"] >= 0.6 > first[-1]["seconds"]
+
+    small.write_text(SMALL.replace("1e-6", "1e-5"))
+    (folder / records.SUMMARY).unlink()
+    changed = experiment.plan(experiment.read(small), tmp_path, methods=["spring"])
+    with pytest.raises(InputError, match=r"begun with optimizer\.damping = 1e-06"):
+        list(experiment.run_all(changed, progress=False))
+
+
+def test_seeds_and_methods_are_chosen(small, tmp_path):
+    read = experiment.read(small)
+    planned = experiment.plan(read, tmp_path, seeds=range(3), methods=["adam"])
+    assert [one.folder.name for one in planned] == ["adam-0", "adam-1", "adam-2"]
+    with pytest.raises(InputError, match="did you mean 'adam'"):
+        experiment.plan(read, tmp_path, methods=["adm"])
+    with pytest.raises(InputError, match="positive"):
+        experiment.plan(read, tmp_path, scale=0.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title = "Small"', "title = ", "not valid TOML"),
+        ('title = "Small"', "", "title is missing"),
+        ("budget = 0.6", "budget = -1", "budget must be positive"),
+        ("budget = 0.6", 'budget = "long"', "a number of seconds"),
+        ("[methods.adam]", "[method.adam]", "did you mean 'methods'"),
+        ('"poisson_2d"', '"poison_2d"', "did you mean 'poisson_2d'"),
+        ("damping = 1e-6", "dampin = 1e-6", r"methods\.spring: unknown setting"),
+        ("[search.spring", "[search.sprig", "did you mean 'spring'"),
+        ("log_uniform", "loguniform", "did you mean 'log_uniform'"),
+        ('"poisson_2d"', '"mine:problem"', "cannot|code of your own"),
+    ],
+)
+def test_wrong_files_are_explained(small, old, new, message):
+    small.write_text(SMALL.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        experiment.read(small)
+
+
+def test_the_commands(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["natpinn", "experiment", *map(str, arguments)])
+        cli.main()
+        return capsys.readouterr().out
+
+    short = ("--budget-scale", "0.2")
+    rows = json.loads(run("run", small, *short, "--method", "adam", "--json"))
+    assert [(row["method"], row["state"]) for row in rows] == [("adam", "finished")]
+    rows = json.loads(run("status", small, *short, "--json"))
+    assert [row["state"] for row in rows] == ["missing", "finished"]
+    assert "missing" in run("status", small, *short)
+    tuned = json.loads(run("tune", small, "spring", *short, "--trials", 1, "--refine", 1, "--json"))
+    assert tuned["is_complete"]
+    best = flatten(read_file(Path("studies/small-spring/best.toml")))
+    assert 1e-9 <= best["optimizer.damping"] <= 1e-3
+
+    (tmp_path / "table.toml").write_text(
+        'title = "T"\n[nystrom]\nrows = 40\nsketches = [0.5]\nruns = 1\nwarm_ups = 0\n'
+    )
+    table = json.loads(run("run", "table.toml", "--json"))
+    assert table["0.5"]["gpu"]["error"] > 0
+    assert "finished" in run("status", "table.toml")

@@ -1,0 +1,300 @@
+"""Searches find better settings, survive their workers, and compile once."""
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import natpinn
+from natpinn import InputError
+from natpinn.config import OPTIMIZERS, resolve
+from natpinn.run import assemble, run
+from natpinn.settings import read_file
+from natpinn.spaces import Choice, Range, parse_table, parse_text, wide
+from natpinn.study import Search, Study, Task
+from natpinn.tune import BEST, join, plan_search, read_study, tune, work
+
+SMALL = {"points.interior": 30, "points.boundary": 12, "evaluation.points": 200}
+SMALL |= {"model.widths": [10, 10], "sampling.points": "uniform"}
+SPACE = {"optimizer": {"damping": {"log_uniform": [1e-10, 1e-2]}}}
+FLAGS = [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items()]
+
+
+def command(folder, *options):
+    start = [sys.executable, "-m", "natpinn", "tune", "poisson_2d", "--optimizer", "spring"]
+    return [*start, *FLAGS, "--out", str(folder), *options]
+
+
+def take(study: Study) -> Task:
+    task = study.take()
+    assert task is not None
+    return task
+
+
+def test_ranges_are_drawn_from_and_narrowed_inside_themselves():
+    random = np.random.default_rng(0)
+    log = Range(1e-8, 1.0, is_log=True)
+    drawn = np.array([log.draw(random) for _ in range(2000)])
+    assert drawn.min() >= 1e-8
+    assert drawn.max() <= 1.0
+    assert abs(np.median(np.log10(drawn)) + 4) < 0.3  # half of them below 1e-4
+    for best in (1e-8, 3e-5, 1.0):
+        narrow = log.narrowed(best)
+        assert log.low <= narrow.low <= best * (1 + 1e-12)
+        assert best <= narrow.high * (1 + 1e-12)
+        assert np.log(narrow.high / narrow.low) == pytest.approx(np.log(1e8) / 4)
+    assert Choice((1, 2)).narrowed(1) == Choice((1, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optimizer.damping", "KEY=KIND:VALUE:VALUE"),
+        ("optimizer.damping=lognormal:1:2", "did you mean 'log_uniform'"),
+        ("optimizer.damping=uniform:1", "two ends"),
+        ("optimizer.damping=uniform:2:1", "smaller to a larger"),
+        ("optimizer.damping=log_uniform:0:1", "above zero"),
+        ("optimizer.damping=uniform:a:b", "are numbers"),
+    ],
+)
+def test_wrong_ranges_are_explained(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_text(text)
+
+
+def test_ranges_are_read_from_text_and_tables():
+    assert parse_text("optimizer.rank=choice:0.1:auto:true") == (
+        "optimizer.rank",
+        Choice((0.1, "auto", True)),
+    )
+    assert parse_table(SPACE) == {"optimizer.damping": Range(1e-10, 1e-2, is_log=True)}
+    assert "optimizer.learning_rate" in wide("spring", {"optimizer.line_search": "none"})
+    assert "optimizer.learning_rate" not in wide("spring", {"optimizer.line_search": "grid"})
+    with pytest.raises(InputError, match="like"):
+        parse_table({"optimizer": {"damping": 3}})
+
+
+def test_every_optimizer_has_a_space_that_its_settings_can_take():
+    for name in OPTIMIZERS:
+        search = plan_search("poisson_2d", name, None, {}, steps=1)
+        for values in search.space.values():
+            assert isinstance(values, Range | Choice)
+        Study.open(search, None)
+
+
+def test_a_search_beats_the_default_and_compiles_one_program(tmp_path):
+    compiled, counts = [], []
+
+    def listen(event: str, duration_secs: float, **about: str | int) -> None:
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    given = {"problem.name": "poisson_2d", "optimizer.name": "spring", "train.steps": 150}
+    default = run(assemble(resolve(SMALL | given)), None, progress=False)
+
+    def count(trial, study):
+        counts.append(len(compiled))
+
+    options = {"settings": SMALL, "steps": 150, "out": tmp_path / "s", "report": count}
+    found = tune("poisson_2d", "spring", trials=5, refine=3, **options)
+    assert found.is_complete
+    assert [trial.number for trial in found.trials] == list(range(8))
+    assert found.best is not None
+    assert found.best.error < default.summary["final_l2"]
+    assert found.best.error == min(trial.error for trial in found.trials)
+    assert max(np.diff(counts[1:])) <= 2  # the picture of each trial, not its training
+    best = read_file(tmp_path / "s" / BEST)
+    assert resolve(best).optimizer["damping"] == found.best.params["optimizer.damping"]
+    ranges = plan_search("poisson_2d", "spring", None, SMALL, steps=1).space
+    best = min(found.trials[:5], key=lambda trial: trial.error).params
+    for trial in found.trials[5:]:
+        for key, value in trial.params.items():
+            narrow = ranges[key].narrowed(best[key])
+            assert isinstance(narrow, Range)
+            assert narrow.low <= value <= narrow.high
+
+
+def test_trials_do_not_depend_on_the_workers():
+    def params(count):
+        study = Study.open(Search({}, parse_table(SPACE), trials=4, refine=0), None)
+        tasks = [take(study) for _ in range(count)]
+        return [task.params for task in tasks]
+
+    assert params(4)[:2] == params(2)
+    assert len({str(p) for p in params(4)}) == 4
+
+
+def test_no_more_trials_are_handed_out_than_wanted():
+    study = Study.open(Search({}, parse_table(SPACE), trials=2, refine=1), None)
+    tasks = [take(study) for _ in range(3)]
+    assert study.take() is None
+    for task in tasks:
+        task.finish(1.0)
+    assert len(study.finished) == 3
+    assert study.take() is None
+
+
+def test_bad_trials_are_infinitely_bad_and_pruned_ones_are_not_best():
+    study = Study.open(Search({}, parse_table(SPACE), trials=3, refine=0), None)
+    first, second, third = (take(study) for _ in range(3))
+    first.finish(float("nan"))
+    second.finish(0.1, was_pruned=True)
+    third.finish(0.5)
+    assert study.best is not None
+    assert study.best.number == third.number
+    assert [trial.state for trial in study.trials()] == ["finished", "pruned", "finished"]
+    assert study.trials()[0].error == float("inf")
+
+
+def test_trials_worse_than_the_median_are_cut_short():
+    search = Search({}, parse_table(SPACE), trials=10, refine=0, prune=True)
+    study = Study.open(search, None)
+    for error in (1.0, 1.1, 0.9, 1.2, 0.8, 1.0):
+        task = take(study)
+        assert not any(task.watch(share / 10, error) for share in range(1, 11))
+        task.finish(error)
+    task = take(study)
+    assert any(task.watch(share / 10, 50.0) for share in range(1, 11))
+    tpe = Study.open(Search({}, parse_table(SPACE), trials=12, refine=0, sampler="tpe"), None)
+    for _ in range(12):
+        take(tpe).finish(1.0)
+    assert len(tpe.finished) == 12
+
+
+def test_three_workers_one_of_them_killed_finish_every_trial_once(tmp_path):
+    folder = tmp_path / "study"
+    options = ["--trials", "20", "--refine", "10", "--steps", "120"]
+    environment = os.environ | {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    workers = [subprocess.Popen(command(folder, *options), **quiet) for _ in range(3)]
+    victim = workers[1]
+    deadline = time.monotonic() + 240
+    while not _has_begun(folder, victim.pid):
+        assert time.monotonic() < deadline
+        assert victim.poll() is None
+        time.sleep(0.1)
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    workers[1] = subprocess.Popen(command(folder, *options), **quiet)
+    assert [worker.wait(timeout=400) for worker in workers] == [0, 0, 0]
+
+    found = work(join(folder))
+    done = [trial for trial in found.trials if trial.state == "finished"]
+    assert len(done) == 30
+    lost = [trial for trial in found.trials if trial.state == "failed"]
+    assert {t.continues for t in done} - {None} == {t.number for t in lost}
+    assert len({str(trial.params) for trial in done}) == 30
+    assert len(list((folder / "trials").iterdir())) == 30
+
+
+def _has_begun(folder, process):
+    """Whether a worker has a trial."""
+    try:
+        search, storage = read_study(folder)
+        study = Study.open(search, storage or folder / "study.journal", folder.name)
+    except InputError:
+        return False
+    trials = study._optuna.get_trials(deepcopy=False)
+    return any(
+        t.state.name == "RUNNING" and t.user_attrs.get("worker", "").endswith(f":{process}")
+        for t in trials
+    )
+
+
+def test_a_study_goes_on_and_refuses_to_change(tmp_path):
+    folder = tmp_path / "s"
+    options = {"settings": SMALL, "steps": 10, "refine": 0, "out": folder}
+    tune("poisson_2d", "spring", SPACE, trials=2, **options)
+    found = tune("poisson_2d", "spring", SPACE, trials=2, **options)
+    assert len(found.trials) == 2  # nothing was left to do
+    with pytest.raises(InputError, match="other trials"):
+        tune("poisson_2d", "spring", SPACE, trials=3, **options)
+    (folder / "study.toml").write_text("[search]\n")
+    with pytest.raises(InputError, match="damaged"):
+        join(folder)
+    with pytest.raises(InputError, match="not a study"):
+        join(tmp_path)
+
+
+def test_searches_that_cannot_work_are_explained(tmp_path):
+    def search(space, **settings):
+        return tune("poisson_2d", "spring", space, settings=settings, trials=1, out=tmp_path / "s")
+
+    with pytest.raises(InputError, match=r"unknown setting 'optimizer\.dampin'"):
+        search({"optimizer.dampin": {"uniform": [0, 1]}})
+    with pytest.raises(InputError, match="both set and looked for"):
+        search(SPACE, **{"optimizer.damping": 1e-3})
+    with pytest.raises(InputError, match="momentum"):
+        search({"optimizer.momentum": {"uniform": [0, 7]}})
+    with pytest.raises(InputError, match="cannot use the storage"):
+        tune("poisson_2d", space=SPACE, storage="postgresql://nobody@127.0.0.1:1/x", out=tmp_path)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_problem_of_ones_own_is_tuned_from_python():
+    def residual(u, x):
+        return natpinn.laplacian(u)(x) - 1.0
+
+    square = natpinn.Box.unit(2)
+    problem = natpinn.Problem(
+        {
+            "inside": natpinn.Condition(residual, square, points=20),
+            "edge": natpinn.Condition(lambda u, x: u(x), square.boundary, points=8),
+        },
+        name="membrane",
+    )
+    model = natpinn.MLP(2, (8,), key=jax.random.key(0))
+    found = tune(problem, "engd_w", model=model, steps=5, trials=2, refine=0)
+    assert len(found.trials) == 2
+    assert all(trial.error < 1 for trial in found.trials)  # the validation loss
+
+
+@pytest.mark.skipif(shutil.which("initdb") is None, reason="PostgreSQL is not installed")
+def test_workers_may_share_a_database(tmp_path):
+    pytest.importorskip("psycopg")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    data = tmp_path / "database"
+    data.mkdir()
+    user = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        try:
+            entry = pwd.getpwnam("postgres")
+        except KeyError:
+            pytest.skip("there is no user for PostgreSQL")
+        for path in (data, *list(data.parents)[:3]):
+            os.chmod(path, 0o755)
+        os.chown(data, entry.pw_uid, entry.pw_gid)
+        user = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    quiet = {"check": True, "capture_output": True, "cwd": data, **user}
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    subprocess.run(["initdb", "-D", data, "-U", "natpinn", "-A", "trust"], **quiet)
+    where = f"-c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -p {port}"
+    log = ["-l", data / "log", "-o", where]
+    subprocess.run(["pg_ctl", "-D", data, "-w", *log, "start"], **quiet)
+    try:
+        url = f"postgresql+psycopg://natpinn@127.0.0.1:{port}/postgres"
+        search = ["--trials", "4", "--refine", "0", "--steps", "5", "--storage", url]
+        workers = [  # each with a folder of its own, as on another machine
+            subprocess.Popen(command(tmp_path / i / "s", *search), **pipe) for i in ("a", "b")
+        ]
+        outputs = [worker.communicate(timeout=300)[1] for worker in workers]
+        assert [worker.returncode for worker in workers] == [0, 0], outputs
+        again = [*command(tmp_path / "a" / "s", *search), "--json"]
+        found = json.loads(subprocess.run(again, check=True, capture_output=True).stdout)
+        assert [trial["state"] for trial in found["trials"]] == ["finished"] * 4
+        folders = [len(list((tmp_path / i / "s" / "trials").iterdir())) for i in ("a", "b")]
+        assert sum(folders) == 4
+    finally:
+        subprocess.run(["pg_ctl", "-D", data, "-m", "immediate", "stop"], **quiet)
