@@ -71,5 +71,6 @@ from .train import Progress as Progress
 from .train import Snapshot as Snapshot
 from .train import TrainResult as TrainResult
 from .train import train as train
+from .tuning import tune as tune
 
 __version__ = "0.1.0"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import experiment as experiments
-from . import tune
+from . import tuning
 from .cli_bench import JsonFlag, print_nystrom
 from .cli_tune import finish, report
 from .errors import InputError
@@ -131,8 +131,8 @@ def experiment_tune(
     search = read.search_for(
         method, scale * read.budget, trials=trials, refine=refine, sampler=sampler
     )
-    bench = tune.open_bench(search, out=out / f"{read.name}-{method}", storage=storage)
-    finish(tune.work(bench, report), as_json)
+    bench = tuning.open_bench(search, out=out / f"{read.name}-{method}", storage=storage)
+    finish(tuning.work(bench, report), as_json)
 
 
 def _seeds(count: int | None) -> range | None:

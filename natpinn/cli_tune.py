@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from . import spaces, tune
+from . import spaces, tuning
 from .cli_bench import JsonFlag
 from .errors import InputError
 from .settings import parse_setting
@@ -75,15 +75,15 @@ def tune_command(
         "seed": seed,
     }
     given = {key: value for key, value in given.items() if value is not None}
-    if (Path(problem) / tune.STUDY).exists():
+    if (Path(problem) / tuning.STUDY).exists():
         others = [optimizer, space, budget, steps, settings, out, storage, *given.values()]
         if any(value is not None for value in others):
             raise InputError(
                 f"the study in {problem} has its search already: leave out all options"
             )
-        bench = tune.join(Path(problem))
+        bench = tuning.join(Path(problem))
     else:
-        search = tune.plan_search(
+        search = tuning.plan_search(
             problem,
             optimizer or "spring",
             None if space is None else dict(map(spaces.parse_text, space)),
@@ -93,11 +93,11 @@ def tune_command(
             **given,
         )
         name = f"{problem.replace(':', '.')}-{search.settings['optimizer.name']}"
-        bench = tune.open_bench(search, out=out or Path("studies") / name, storage=storage)
-    finish(tune.work(bench, report), as_json)
+        bench = tuning.open_bench(search, out=out or Path("studies") / name, storage=storage)
+    finish(tuning.work(bench, report), as_json)
 
 
-def finish(found: tune.Tuned, as_json: bool) -> None:
+def finish(found: tuning.Tuned, as_json: bool) -> None:
     """Print what was found, and exit as a shell expects."""
     if as_json:
         print(json.dumps(_as_json(found), indent=2))
@@ -119,7 +119,7 @@ def report(trial: Trial, study: Study) -> None:
     )
 
 
-def _print(found: tune.Tuned) -> None:
+def _print(found: tuning.Tuned) -> None:
     ranked = sorted(
         (t for t in found.trials if t.state in ("finished", "pruned")),
         key=lambda t: (t.state, t.error),
@@ -135,12 +135,12 @@ def _print(found: tune.Tuned) -> None:
         others = f", {running} are running elsewhere" if running else ""
         print(f"{len(ranked)} trials are done{others}: go on with natpinn tune {found.folder}")
     if found.best is not None and found.folder is not None:
-        path = shlex.quote(str(found.folder / tune.BEST))
+        path = shlex.quote(str(found.folder / tuning.BEST))
         name = found.settings["problem.name"]
         print(f"run the best with: natpinn solve {name} --config {path}")
 
 
-def _as_json(found: tune.Tuned) -> dict[str, Any]:
+def _as_json(found: tuning.Tuned) -> dict[str, Any]:
     def trial(t: Trial) -> dict[str, Any]:
         error = t.error if math.isfinite(t.error) else None
         return {"number": t.number, "state": t.state, "error": error, "params": t.params}

@@ -21,7 +21,7 @@ from natpinn.run import assemble, run
 from natpinn.settings import read_file
 from natpinn.spaces import Choice, Range, parse_table, parse_text, wide
 from natpinn.study import Search, Study, Task
-from natpinn.tune import BEST, join, plan_search, read_study, tune, work
+from natpinn.tuning import BEST, join, plan_search, read_study, tune, work
 
 SMALL = {"points.interior": 30, "points.boundary": 12, "evaluation.points": 200}
 SMALL |= {"model.widths": [10, 10], "sampling.points": "uniform"}
