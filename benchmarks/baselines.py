@@ -12,9 +12,11 @@ import lines
 from natpinn import config
 from natpinn.run import model_key
 
+DECAY = {"schedule": "cosine_decay_schedule", "init_value": 1e-3, "decay_steps": 200_000}
 METHODS = {
     "sgd": {"optimizer.name": "sgd", "optimizer.learning_rate": 2e-3},  # 2.9e-3 may blow up
     "adam": {"optimizer.name": "adam"},
+    "adam_decay": {"optimizer.name": "adam", "optimizer.learning_rate": DECAY},
     "lbfgs": {"optimizer.name": "lbfgs"},
     "hessian_free": {"optimizer.name": "hessian_free"},
     "kfac_grid": {"optimizer.name": "kfac", "optimizer.line_search": "grid"},

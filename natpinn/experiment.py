@@ -8,12 +8,14 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from . import bench, records, spaces
-from .config import resolve
+from .config import lookup_problem, resolve
 from .errors import InputError, unknown
+from .problem import Problem
 from .records import replace_text
 from .resume import resume
 from .run import assemble, run
@@ -83,11 +85,12 @@ class Planned:
         if before.name in ("finished", "diverged", "running"):
             return before
         config = resolve({**self.settings, "train.budget": self.budget, "seed": self.seed})
+        problem = _problem(config.problem.name, config.problem.dimension)
         if before.name == "missing":
-            solution = run(assemble(config), self.folder, progress)
+            solution = run(assemble(config, problem), self.folder, progress)
         else:
             self._compare(config.as_dict())
-            solution = resume(self.folder, budget=self.budget, progress=progress)
+            solution = resume(self.folder, problem, budget=self.budget, progress=progress)
         is_stopped = solution.summary["status"] == "interrupted"
         return State("interrupted") if is_stopped else self.state()
 
@@ -166,6 +169,12 @@ def compare_sketches(experiment: Experiment, out: Path, longest: float) -> dict[
     table = {"sketches": found, **records.machine()}
     replace_text(path, json.dumps(table, indent=2) + "\n")
     return found
+
+
+@cache
+def _problem(name: str, dimension: int | None) -> Problem:
+    """The same object for all runs, which then share compiled programs."""
+    return lookup_problem(name, dimension)
 
 
 def _parse(name: str, table: dict[str, Any]) -> Experiment:

@@ -1,0 +1,215 @@
+"""Records of the paper's experiments as small CSV files, and what they say about its claims.
+
+    python benchmarks/results.py collect runs          # run folders of `natpinn experiment run`
+    python benchmarks/results.py table                 # ours beside the published runs
+    python benchmarks/results.py claims
+    python benchmarks/results.py draw --published best_runs.csv
+
+The files are docs/results/runs.csv (one line a run), docs/results/curves.csv and, of the published
+runs, docs/results/published.csv: their best errors, times and settings, no curves.
+"""
+
+import argparse
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from natpinn.report import collect, read_published
+from natpinn.report.runs import ERRORS, Curve, Run
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RUNS, CURVES, PUBLISHED = (RESULTS / f"{n}.csv" for n in ("runs", "curves", "published"))
+FIGURES = RESULTS.parent / "figures"
+CURVE_COLUMNS = ("run", "step", "seconds", "loss", "l2_error")
+MODES = {True: "fixed_lr", False: "line_search"}
+
+Row = dict[str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    collector = commands.add_parser("collect")
+    collector.add_argument("folders", nargs="+", type=Path)
+    commands.add_parser("table")
+    commands.add_parser("claims")
+    drawer = commands.add_parser("draw")
+    drawer.add_argument("--published", type=Path)
+    arguments = parser.parse_args()
+    if arguments.command == "collect":
+        write(collect(arguments.folders)[0])
+    elif arguments.command == "table":
+        print(table(read(RUNS), read(PUBLISHED)))
+    elif arguments.command == "claims":
+        print("\n".join(claims(read(RUNS))))
+    else:
+        published = read_published(arguments.published) if arguments.published else []
+        draw(read_published(CURVES), published)
+
+
+def write(runs: Sequence[Run]) -> None:
+    """Add runs to the files; one that is there is replaced."""
+    RESULTS.mkdir(exist_ok=True)
+    names = {_name(run) for run in runs}
+    kept = [row for row in read(RUNS) if row["run"] not in names] if RUNS.exists() else []
+    _write(RUNS, [*kept, *map(describe, runs)])
+    kept = [row for row in read(CURVES) if row["run"] not in names] if CURVES.exists() else []
+    _write(CURVES, [*kept, *(line for run in runs for line in _lines(run))])
+
+
+def describe(run: Run) -> dict[str, Any]:
+    dimensions = [d for d in run.curve.effective_dimension if math.isfinite(d)]
+    return {
+        "run": _name(run),
+        "experiment": run.folder.parent.name,
+        "problem": run.problem,
+        "method": run.folder.name.rpartition("-")[0],
+        "optimizer": run.config["optimizer.name"],
+        "step_size": MODES[run.config.get("optimizer.line_search", "none") == "none"],
+        "rows": run.rows,
+        "seed": run.seed,
+        "steps": int(run.curve.step[-1]),
+        "seconds": _short(run.curve.seconds[-1]),
+        "best_l2": _short(run.best),
+        "final_l2": _short(run.final),
+        **{f"seconds_to_{error:.0e}": _short(run.seconds_to(error)) for error in ERRORS},
+        "effective_dimension": _short(dimensions[-1] if dimensions else None),
+        "device": run.summary.get("device", ""),
+    }
+
+
+def table(ours: Sequence[Row], published: Sequence[Row]) -> str:
+    """For each published run with a counterpart: errors, and our time to its error."""
+    curves = {f"{c.problem}/{c.name}": c for c in read_published(CURVES)}
+    lines = [
+        "| run | L2 error | seconds | published | to the published error | ratio |",
+        "|---" * 6 + "|",
+    ]
+    for row in sorted(ours, key=lambda row: (row["problem"], row["run"])):
+        match = find(published, row)
+        if match is None:
+            continue
+        reached = _first(curves[row["run"]], float(match["best_l2"]))
+        ratio = "" if reached is None else f"{float(match['seconds']) / reached:.0f}"
+        when = "not reached" if reached is None else f"{reached:.1f} s"
+        cells = (
+            row["run"],
+            f"{float(row['best_l2']):.2e}",
+            f"{float(row['seconds']):.0f}",
+            f"{float(match['best_l2']):.2e} in {match['seconds']} s",
+            when,
+            ratio,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def find(published: Iterable[Row], row: Row) -> Row | None:
+    """The published run of the same problem, optimizer, step rule and batch size."""
+    for other in published:
+        rows = int(other["n_interior"]) + int(other["n_condition"])
+        rule = row["step_size"] if other["step_size"] != "own" else "own"
+        keys = (other["problem"], other["optimizer"], other["step_size"], rows)
+        if keys == (row["problem"], row["optimizer"], rule, int(row["rows"])):
+            return other
+    return None
+
+
+def claims(ours: Sequence[Row]) -> list[str]:
+    """What the paper says, and whether our records agree."""
+    found = {(row["experiment"], row["method"]): row for row in ours if row["seed"] == "0"}
+
+    def number(experiment: str, method: str, column: str) -> float:
+        row = found.get((experiment, method))
+        return math.nan if row is None or not row[column] else float(row[column])
+
+    def rate(method: str) -> float:
+        steps, seconds = (number("poisson_5d", method, c) for c in ("steps", "seconds"))
+        return steps / seconds
+
+    def holds(text: str, is_true: bool, *numbers: float) -> str:
+        if any(math.isnan(n) for n in numbers):
+            return f"not measured: {text}"
+        shown = ", ".join(f"{n:.3g}" for n in numbers)
+        return f"{'holds' if is_true else 'NOT REPRODUCED'}: {text} ({shown})"
+
+    speed = rate("engd_w") / rate("engd")
+    lines = [holds("Woodbury takes 30 times the steps of dense ENGD on 5d", speed >= 30, speed)]
+    for name in ("poisson_100d", "poisson_100d_fixed", "fokker_planck", "fokker_planck_fixed"):
+        a, b = (number(name, method, "best_l2") for method in ("spring", "engd_w"))
+        lines.append(holds(f"SPRING is at least as good as ENGD-W on {name}", a <= b, a, b))
+    for rows in (5000, 10_000):
+        early, late = "seconds_to_1e-03", "best_l2"
+        exact, sketch = f"engd_w_{rows}", f"nystrom_gpu_{rows}"
+        a, b = (number("poisson_5d_large", m, early) for m in (sketch, exact))
+        lines.append(holds(f"a sketch is faster to 1e-3 with {rows} rows", a < b, a, b))
+        a, b = (number("poisson_5d_large", m, late) for m in (sketch, exact))
+        lines.append(holds(f"and not better at the end with {rows} rows", a >= b, a, b))
+    for problem in ("poisson_5d", "poisson_100d"):
+        size = number("effective_dimension", problem, "effective_dimension")
+        share = size / number("effective_dimension", problem, "rows")
+        lines.append(
+            holds(f"the effective dimension stays above N/2 on {problem}", share > 0.5, share)
+        )
+    return lines
+
+
+def draw(ours: Sequence[Curve], published: Sequence[Curve]) -> None:
+    """For each problem the error over time, published runs dashed."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    for problem in sorted({curve.problem for curve in ours}):
+        figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+        for i, curve in enumerate(c for c in ours if c.problem == problem):
+            axis.loglog(curve.seconds, curve.error, color=f"C{i % 10}", lw=1.3, label=curve.name)
+        for i, curve in enumerate(c for c in published if c.problem == problem):
+            label = f"published {curve.name}"
+            axis.loglog(curve.seconds, curve.error, "--", color=f"C{i % 10}", lw=1, label=label)
+        axis.set(title=problem, xlabel="seconds of training", ylabel="L2 error")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        figure.savefig(FIGURES / f"results-{problem}.png", dpi=130)
+        plt.close(figure)
+
+
+def read(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _lines(run: Run) -> Iterable[dict[str, Any]]:
+    curve = run.curve
+    columns = (curve.step, curve.seconds, curve.loss, curve.error)
+    for values in zip(*columns, strict=True):
+        yield dict(zip(CURVE_COLUMNS, (_name(run), *map(_short, values)), strict=True))
+
+
+def _name(run: Run) -> str:
+    return f"{run.problem}/{run.folder.parent.name}/{run.folder.name}"
+
+
+def _first(curve: Curve, error: float) -> float | None:
+    pairs = zip(curve.seconds, curve.error, strict=True)
+    return next((seconds for seconds, found in pairs if found <= error), None)
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    main()
