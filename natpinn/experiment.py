@@ -199,13 +199,12 @@ def _parse(name: str, table: dict[str, Any]) -> Experiment:
     if not methods:
         raise InputError("an experiment needs at least one method, as [methods.spring]")
     for method, settings in methods.items():
+        if any(":" in str(settings.get(f"{kind}.name")) for kind in ("problem", "model")):
+            raise InputError(f"methods.{method} names code of your own, which a file may not run")
         try:
-            config = resolve({**settings, "train.budget": float(budget)})
-            config.build_optimizer()
+            resolve({**settings, "train.budget": float(budget)}).build_optimizer()
         except InputError as error:
             raise InputError(f"methods.{method}: {error}") from error
-        if ":" in config.problem.name + config.model.name:
-            raise InputError(f"methods.{method} names code of your own, which a file may not run")
     search = {m: spaces.parse_table(s) for m, s in table.get("search", {}).items()}
     for method in search:
         if method not in methods:

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -265,7 +267,8 @@ def test_workers_may_share_a_database(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    data = tmp_path / "database"
+    place = tempfile.TemporaryDirectory()  # which a user who is not root may enter
+    data = Path(place.name) / "database"
     data.mkdir()
     user = {}
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
@@ -273,8 +276,7 @@ def test_workers_may_share_a_database(tmp_path):
             entry = pwd.getpwnam("postgres")
         except KeyError:
             pytest.skip("there is no user for PostgreSQL")
-        for path in (data, *list(data.parents)[:3]):
-            os.chmod(path, 0o755)
+        os.chmod(place.name, 0o755)
         os.chown(data, entry.pw_uid, entry.pw_gid)
         user = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
     quiet = {"check": True, "capture_output": True, "cwd": data, **user}
@@ -298,3 +300,4 @@ def test_workers_may_share_a_database(tmp_path):
         assert sum(folders) == 4
     finally:
         subprocess.run(["pg_ctl", "-D", data, "-m", "immediate", "stop"], **quiet)
+        place.cleanup()
