@@ -9,6 +9,7 @@ import os
 import socket
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ SILENCE = 600.0  # seconds without a sign of life, after which a worker is taken
 SIGN_EVERY = 20.0  # seconds between signs of life
 WARM_UP = 20  # percent of a trial before it may be cut short
 NAME = "natpinn"
+ATTEMPTS = 5
+COLLISIONS = ("IntegrityError", "ProgrammingError", "DuplicatedStudyError", "StorageInternalError")
 
 
 @dataclass(frozen=True)
@@ -91,22 +94,17 @@ class Study:
         pruner = optuna.pruners.NopPruner()
         if search.prune:
             pruner = optuna.pruners.MedianPruner(n_warmup_steps=WARM_UP)
-        try:
-            return cls(
-                search,
-                optuna.create_study(
-                    storage=_storage(optuna, storage),
-                    sampler=sampler,
-                    pruner=pruner,
-                    study_name=name,
-                    load_if_exists=True,
-                ),
+
+        def create() -> Any:
+            return optuna.create_study(
+                storage=_storage(optuna, storage),
+                sampler=sampler,
+                pruner=pruner,
+                study_name=name,
+                load_if_exists=True,
             )
-        except (InputError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            what = str(error).strip().split("\n")[0]
-            raise InputError(f"cannot use the storage {storage}: {what}") from error
+
+        return cls(search, _patiently(create, storage))
 
     def trials(self) -> list[Trial]:
         return [
@@ -200,6 +198,19 @@ class Task:
 
     def fail(self) -> None:
         self._optuna.tell(self._trial, state=import_optuna().trial.TrialState.FAIL)
+
+
+def _patiently(create: Callable[[], Any], storage: Any) -> Any:
+    """Make a study; workers that start at once all try to make the tables of a database."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return create()
+        except Exception as error:
+            if type(error).__name__ not in COLLISIONS or attempt == ATTEMPTS - 1:
+                what = str(error).strip().split("\n")[0]
+                raise InputError(f"cannot use the storage {storage}: {what}") from error
+            time.sleep(0.3 * 2**attempt)
+    raise AssertionError
 
 
 def worker() -> str:
