@@ -114,7 +114,9 @@ def experiment_tune(
     method: Annotated[str, typer.Argument(help="A method of the file.", metavar="METHOD")],
     scale: ScaleOption = 1.0,
     trials: Annotated[int, typer.Option(help="Trials over the whole space.")] = 50,
-    refine: Annotated[int, typer.Option(help="Trials after that, around the best.")] = 50,
+    refine: Annotated[
+        int | None, typer.Option(help="Trials after that, around the best [as many].")
+    ] = None,
     sampler: Annotated[str, typer.Option(help="random or tpe.")] = "random",
     out: Annotated[Path, typer.Option(help="The study goes to OUT/EXPERIMENT-METHOD.")] = Path(
         "studies"
@@ -129,9 +131,13 @@ def experiment_tune(
     """
     read = experiments.read(file)
     search = read.search_for(
-        method, scale * read.budget, trials=trials, refine=refine, sampler=sampler
+        method,
+        scale * read.budget,
+        trials=trials,
+        refine=trials if refine is None else refine,
+        sampler=sampler,
     )
-    bench = tuning.open_bench(search, out=out / f"{read.name}-{method}", storage=storage)
+    bench = tuning.open_study(search, out=out / f"{read.name}-{method}", storage=storage)
     finish(tuning.work(bench, report), as_json)
 
 

@@ -36,7 +36,7 @@ def tune_command(
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Trials over the whole space [50].")] = None,
     refine: Annotated[
-        int | None, typer.Option(help="Trials after that, around the best [50].")
+        int | None, typer.Option(help="Trials after that, around the best [as many].")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="Seconds of training for a trial.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of a trial.")] = None,
@@ -75,6 +75,8 @@ def tune_command(
         "seed": seed,
     }
     given = {key: value for key, value in given.items() if value is not None}
+    if trials is not None:
+        given.setdefault("refine", trials)
     if (Path(problem) / tuning.STUDY).exists():
         others = [optimizer, space, budget, steps, settings, out, storage, *given.values()]
         if any(value is not None for value in others):
@@ -83,17 +85,19 @@ def tune_command(
             )
         bench = tuning.join(Path(problem))
     else:
+        if "/" in problem:
+            raise InputError(f"{problem} is not a study: there is no {tuning.STUDY} in it")
         search = tuning.plan_search(
             problem,
             optimizer or "spring",
-            None if space is None else dict(map(spaces.parse_text, space)),
+            None if space is None else spaces.parse_texts(space),
             dict(map(parse_setting, settings or [])),
             steps=steps,
             budget=budget,
             **given,
         )
         name = f"{problem.replace(':', '.')}-{search.settings['optimizer.name']}"
-        bench = tuning.open_bench(search, out=out or Path("studies") / name, storage=storage)
+        bench = tuning.open_study(search, out=out or Path("studies") / name, storage=storage)
     finish(tuning.work(bench, report), as_json)
 
 
@@ -112,9 +116,10 @@ def report(trial: Trial, study: Study) -> None:
     best = study.best
     end = "" if best is None else f"   best {best.error:.2e} ({best.number})"
     done = len(study.finished)
-    error = "–" if math.isnan(trial.error) else f"{trial.error:.2e}"
+    error = "" if math.isnan(trial.error) else f", error {trial.error:.2e}"
+    reason = f" ({trial.reason})" if trial.reason else ""
     say(
-        f"{done} of {study.search.total}: trial {trial.number} {trial.state}, error {error}, "
+        f"{done} of {study.search.total}: trial {trial.number} {trial.state}{error}{reason}, "
         f"{_show(trial.params)}{end}"
     )
 
@@ -130,20 +135,26 @@ def _print(found: tuning.Tuned) -> None:
         error = "pruned" if trial.state == "pruned" else f"{trial.error:.3e}"
         table.add_row(str(trial.number), error, *(_number(trial.params[n]) for n in names))
     Console().print(table)
-    running = sum(t.state == "running" for t in found.trials)
+    folder = shlex.quote(str(found.folder))
     if not found.is_complete:
-        others = f", {running} are running elsewhere" if running else ""
-        print(f"{len(ranked)} trials are done{others}: go on with natpinn tune {found.folder}")
-    if found.best is not None and found.folder is not None:
-        path = shlex.quote(str(found.folder / tuning.BEST))
-        name = found.settings["problem.name"]
-        print(f"run the best with: natpinn solve {name} --config {path}")
+        running = sum(t.state == "running" for t in found.trials)
+        others = f", and {running} running elsewhere" if running else ""
+        again = "the same command" if found.has_own_code else f"natpinn tune {folder}"
+        print(f"{len(ranked)} trials are done{others}: go on with {again}")
+    if found.best is not None and not found.has_own_code:
+        print(f"run the best with: natpinn solve --config {folder}/{tuning.BEST}")
 
 
 def _as_json(found: tuning.Tuned) -> dict[str, Any]:
     def trial(t: Trial) -> dict[str, Any]:
         error = t.error if math.isfinite(t.error) else None
-        return {"number": t.number, "state": t.state, "error": error, "params": t.params}
+        return {
+            "number": t.number,
+            "state": t.state,
+            "error": error,
+            "reason": t.reason,
+            "params": t.params,
+        }
 
     return {
         "best": None if found.best is None else trial(found.best),

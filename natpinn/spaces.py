@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ class Range:
     low: float
     high: float
     is_log: bool = False
+    is_whole: bool = False  # as the setting is that it is for
 
     def __post_init__(self):
         numbers = (self.low, self.high)
@@ -34,14 +35,18 @@ class Range:
 
     def draw(self, random: np.random.Generator) -> float:
         low, high = self._scaled(self.low), self._scaled(self.high)
-        return self._unscaled(random.uniform(low, high))
+        value = self._unscaled(random.uniform(low, high))
+        return round(value) if self.is_whole else value
 
     def narrowed(self, best: float) -> "Range":
         """A part of the range around a value, of which the ends stay inside."""
         low, high = self._scaled(self.low), self._scaled(self.high)
         half = NARROWED * (high - low) / 2
         middle = min(max(self._scaled(best), low + half), high - half)
-        return Range(self._unscaled(middle - half), self._unscaled(middle + half), self.is_log)
+        ends = self._unscaled(middle - half), self._unscaled(middle + half)
+        if self.is_whole and round(ends[0]) >= round(ends[1]):
+            return self
+        return replace(self, low=ends[0], high=ends[1])
 
     def describe(self) -> dict[str, Any]:
         return {"log_uniform" if self.is_log else "uniform": [self.low, self.high]}
@@ -127,8 +132,8 @@ def parse_table(table: Mapping[str, Any]) -> Space:
     found: dict[str, Any] = {}
     for key, values in flatten(table).items():
         name, _, kind = key.rpartition(".")
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise InputError(f"{name} must be like {{ uniform = [0, 1] }}, got {values!r}")
+        if not isinstance(values, Sequence) or isinstance(values, str) or not name:
+            raise InputError(f"{key} must be like {{ uniform = [0, 1] }}, got {values!r}")
         if name in found:
             raise InputError(f"{name} has two ranges: leave one")
         found[name] = _space(name, kind, values)
@@ -145,6 +150,16 @@ def parse_text(text: str) -> tuple[str, Range | Choice]:
             f"{text!r}"
         )
     return key.strip(), _space(key.strip(), kind.strip(), [_value(v) for v in values])
+
+
+def parse_texts(texts: Sequence[str]) -> Space:
+    found: Space = {}
+    for text in texts:
+        key, values = parse_text(text)
+        if key in found:
+            raise InputError(f"{key} has two ranges: leave one")
+        found[key] = values
+    return found
 
 
 def describe(space: Space) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """One search shared by any number of workers: which trials there are, and who runs which.
 
 Trials are kept by Optuna, in a journal file or a database. A trial belongs to the worker that asked
-for it and says from time to time that it is alive; those of a worker that is gone are taken over.
+for it and says from time to time that it is alive. When a worker is gone, its trial is lost, and
+another trial with the same settings continues it.
 """
 
+import json
 import math
-import os
-import socket
+import re
 import time
+import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -16,16 +18,23 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InputError, unknown
+from . import worker
+from .errors import InputError, NatpinnWarning, unknown
 from .spaces import Choice, Range, Space, describe
 
 SAMPLERS = ("random", "tpe")
-SILENCE = 600.0  # seconds without a sign of life, after which a worker is taken for dead
+SILENCE = 600.0  # seconds without a sign of life, after which a worker elsewhere is taken for dead
 SIGN_EVERY = 20.0  # seconds between signs of life
 WARM_UP = 20  # percent of a trial before it may be cut short
-NAME = "natpinn"
-ATTEMPTS = 5
-COLLISIONS = ("IntegrityError", "ProgrammingError", "DuplicatedStudyError", "StorageInternalError")
+PRUNE_EVERY = 5  # percent
+ATTEMPTS = 5  # to make the tables of a database that others are making too
+STATES = {
+    "COMPLETE": "finished",
+    "PRUNED": "pruned",
+    "RUNNING": "running",
+    "WAITING": "waiting",
+    "FAIL": "lost",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Search:
     def __post_init__(self):
         if self.sampler not in SAMPLERS:
             raise unknown("sampler", self.sampler, SAMPLERS)
-        for name, least in (("trials", 1), ("refine", 0)):
+        for name, least in (("trials", 1), ("refine", 0), ("seed", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name} must be a whole number from {least}, got {value!r}")
@@ -55,8 +64,8 @@ class Search:
         return self.trials + self.refine
 
     def describe(self) -> dict[str, Any]:
-        """For a TOML file and for comparison."""
-        return {**asdict(self), "space": describe(self.space)}
+        """For a TOML file and for comparison: lists and numbers, no tuples."""
+        return json.loads(json.dumps({**asdict(self), "space": describe(self.space)}))
 
 
 @dataclass(frozen=True)
@@ -65,18 +74,10 @@ class Trial:
 
     number: int
     params: dict[str, Any]
-    state: str  # finished, pruned, running, waiting, or failed
-    error: float  # infinite if it diverged, NaN before its end
-    continues: int | None = None  # the trial of a worker that died
-
-
-STATES = {
-    "COMPLETE": "finished",
-    "PRUNED": "pruned",
-    "RUNNING": "running",
-    "WAITING": "waiting",
-    "FAIL": "failed",
-}
+    state: str  # finished, pruned, running, waiting, lost (with its worker), or surplus
+    error: float  # infinite if it failed, NaN before its end
+    reason: str = ""  # why it failed
+    continues: int | None = None  # the lost trial that has the same settings
 
 
 @dataclass
@@ -87,10 +88,10 @@ class Study:
     _optuna: Any = field(repr=False)
 
     @classmethod
-    def open(cls, search: Search, storage: str | Path | None, name: str = NAME) -> "Study":
+    def open(cls, search: Search, storage: str | Path | None, name: str | None = None) -> "Study":
         """A new study, or one that is there; in memory, in a journal file, or at a database URL."""
         optuna = import_optuna()
-        sampler = _sampler(optuna, search)
+        described = json.dumps(search.describe(), sort_keys=True)
         pruner = optuna.pruners.NopPruner()
         if search.prune:
             pruner = optuna.pruners.MedianPruner(n_warmup_steps=WARM_UP)
@@ -98,19 +99,23 @@ class Study:
         def create() -> Any:
             return optuna.create_study(
                 storage=_storage(optuna, storage),
-                sampler=sampler,
+                sampler=_sampler(optuna, search),
                 pruner=pruner,
-                study_name=name,
+                study_name=name or f"natpinn-{zlib.crc32(described.encode()):08x}",
                 load_if_exists=True,
             )
 
-        return cls(search, _patiently(create, storage))
+        study = _patiently(create, storage)
+        if study.user_attrs.setdefault("search", described) != described:
+            raise InputError(
+                f"{hide_password(storage)} has a study {study.study_name!r} with another search: "
+                f"choose a folder of another name with --out"
+            )
+        study.set_user_attr("search", described)
+        return cls(search, study)
 
     def trials(self) -> list[Trial]:
-        return [
-            Trial(t.number, t.params or _fixed(t), STATES[t.state.name], _error(t), _continued(t))
-            for t in self._optuna.get_trials(deepcopy=False)
-        ]
+        return [_trial(t) for t in self._optuna.get_trials(deepcopy=False)]
 
     @property
     def finished(self) -> list[Trial]:
@@ -120,51 +125,65 @@ class Study:
     @property
     def best(self) -> Trial | None:
         """The finished trial with the smallest error."""
-        whole = [t for t in self.trials() if t.state == "finished"]
-        return min(whole, key=lambda t: t.error, default=None)
+        sound = [t for t in self.trials() if t.state == "finished" and math.isfinite(t.error)]
+        return min(sound, key=lambda t: t.error, default=None)
 
     def take(self) -> "Task | None":
         """The next trial for this worker; None if there is nothing left to begin."""
-        self._revive()
-        is_waiting = any(t.state == "waiting" for t in self.trials())
-        if not is_waiting and self._count() >= self.search.total:
-            return None
-        trial = self._optuna.ask()
-        rank = self._count(before=trial.number)
-        if rank >= self.search.total:  # another worker was faster
-            self._optuna.tell(trial, state=import_optuna().trial.TrialState.FAIL)
-            return None
-        trial.set_user_attr("worker", worker())
-        trial.set_user_attr("seen", time.time())
-        space = self.search.space
-        if rank >= self.search.trials and self.search.sampler == "random" and self.best:
-            best = self.best.params
-            space = {key: values.narrowed(best[key]) for key, values in space.items()}
-        params = {key: _suggest(trial, key, values) for key, values in space.items()}
-        continues = _continued(trial)
-        return Task(self._optuna, trial, params, continues)
+        while True:
+            self._give_up_abandoned()
+            self._requeue_lost()
+            trials = self.trials()
+            is_waiting = any(t.state == "waiting" for t in trials)
+            if not is_waiting and len(_roots(trials)) >= self.search.total:
+                return None
+            asked = self._optuna.ask()
+            asked.set_user_attr("worker", worker.name())
+            asked.set_user_attr("seen", time.time())
+            place = self._place(asked.number)
+            if place is not None:
+                return Task(self._optuna, asked, self._draw(asked, place), _continues(asked))
+            asked.set_user_attr("surplus", True)  # another worker was faster
+            self._optuna.tell(asked, state=import_optuna().trial.TrialState.FAIL)
 
-    def _count(self, before: float = math.inf) -> int:
-        """How many trials there are that have not failed."""
-        return sum(t.number < before and t.state != "failed" for t in self.trials())
+    def _place(self, number: int) -> int | None:
+        """Which trial of the search this is, from 0; None if it is one too many."""
+        trials = self.trials()
+        me = trials[number]
+        if any(t.continues == me.continues is not None for t in trials[:number]):
+            return None  # somebody else continues the same trial
+        place = sorted(_roots(trials)).index(_root(me, trials))
+        return place if place < self.search.total else None
 
-    def _revive(self) -> None:
-        """Trials of workers that are gone wait again, with the same settings."""
-        failed = import_optuna().trial.TrialState.FAIL
+    def _draw(self, asked: Any, place: int) -> dict[str, Any]:
+        space, best = self.search.space, self.best
+        is_refined = place >= self.search.trials and self.search.sampler == "random"
+        if is_refined and best is not None and _continues(asked) is None:
+            space = {key: values.narrowed(best.params[key]) for key, values in space.items()}
+        return {key: _suggest(asked, key, values) for key, values in space.items()}
+
+    def _give_up_abandoned(self) -> None:
+        """Trials of workers that are gone are lost."""
         for trial in self._optuna.get_trials(deepcopy=False):
-            if trial.state.name != "RUNNING" or not _is_abandoned(trial):
-                continue
-            try:
-                self._optuna.tell(trial.number, state=failed)
-            except (ValueError, RuntimeError):
-                continue  # another worker has just done so
-            if trial.params:
+            if trial.state.name == "RUNNING" and _is_abandoned(trial):
+                _quietly(
+                    self._optuna.tell,
+                    trial.number,
+                    state=import_optuna().trial.TrialState.FAIL,
+                )
+
+    def _requeue_lost(self) -> None:
+        """Lost trials wait again, with the same settings, unless they do so already."""
+        trials = self.trials()
+        continued = {t.continues for t in trials}
+        for trial in trials:
+            if trial.state == "lost" and trial.params and trial.number not in continued:
                 self._optuna.enqueue_trial(trial.params, {"continues": trial.number})
 
 
 @dataclass
 class Task:
-    """A trial that this worker runs."""
+    """A trial that this worker runs. Others may have taken it over, after a long silence."""
 
     _optuna: Any = field(repr=False)
     _trial: Any = field(repr=False)
@@ -172,6 +191,7 @@ class Task:
     continues: int | None
     _last_sign: float = 0.0
     _reported: int = 0
+    _has_warned: bool = False
 
     @property
     def number(self) -> int:
@@ -179,43 +199,40 @@ class Task:
 
     def watch(self, share: float, error: float) -> bool:
         """Say how far a trial is, and hear whether it is worth going on."""
-        if time.monotonic() - self._last_sign > SIGN_EVERY:
-            self._last_sign = time.monotonic()
-            self._trial.set_user_attr("seen", time.time())
-        percent = int(100 * share)
-        if percent <= self._reported or not math.isfinite(error):
+        try:
+            if time.monotonic() - self._last_sign > SIGN_EVERY:
+                self._last_sign = time.monotonic()
+                self._trial.set_user_attr("seen", time.time())
+            percent = int(round(100 * share, 6)) // PRUNE_EVERY * PRUNE_EVERY
+            if percent <= self._reported or percent >= 100 or not math.isfinite(error):
+                return False
+            self._reported = percent
+            self._trial.report(error, percent)
+            return self._trial.should_prune()
+        except Exception as failure:
+            if _is_taken_over(failure):
+                return True
+            if not self._has_warned:
+                self._has_warned = True
+                message = f"the study cannot be told how trial {self.number} goes: {failure}"
+                warnings.warn(message, NatpinnWarning, stacklevel=2)
             return False
-        self._reported = percent
-        self._trial.report(error, percent)
-        return self._trial.should_prune()
 
     def finish(self, error: float, was_pruned: bool = False) -> None:
-        state = import_optuna().trial.TrialState
         if was_pruned:
-            self._optuna.tell(self._trial, state=state.PRUNED)
+            state = import_optuna().trial.TrialState.PRUNED
+            _quietly(self._optuna.tell, self._trial, state=state)
         else:
-            self._optuna.tell(self._trial, error if error == error else math.inf)
+            _quietly(self._optuna.tell, self._trial, error if error == error else math.inf)
 
-    def fail(self) -> None:
-        self._optuna.tell(self._trial, state=import_optuna().trial.TrialState.FAIL)
+    def fail(self, reason: str) -> None:
+        """Its settings cannot be run at all."""
+        _quietly(self._trial.set_user_attr, "reason", reason)
+        self.finish(math.inf)
 
-
-def _patiently(create: Callable[[], Any], storage: Any) -> Any:
-    """Make a study; workers that start at once all try to make the tables of a database."""
-    for attempt in range(ATTEMPTS):
-        try:
-            return create()
-        except Exception as error:
-            if type(error).__name__ not in COLLISIONS or attempt == ATTEMPTS - 1:
-                what = str(error).strip().split("\n")[0]
-                raise InputError(f"cannot use the storage {storage}: {what}") from error
-            time.sleep(0.3 * 2**attempt)
-    raise AssertionError
-
-
-def worker() -> str:
-    """Who this process is, on which machine."""
-    return f"{_machine()}:{os.getpid()}"
+    def release(self) -> None:
+        """Leave the trial to another worker."""
+        _quietly(self._optuna.tell, self._trial, state=import_optuna().trial.TrialState.FAIL)
 
 
 def import_optuna() -> Any:
@@ -227,66 +244,109 @@ def import_optuna() -> Any:
     return optuna
 
 
-def _is_abandoned(trial: Any) -> bool:
-    owner = trial.user_attrs.get("worker")
-    if owner is None:
-        return time.time() - trial.datetime_start.timestamp() > SILENCE
-    machine, _, process = owner.rpartition(":")
-    if machine == _machine():
-        return not _is_alive(int(process))
-    return time.time() - trial.user_attrs.get("seen", 0.0) > SILENCE
+def hide_password(storage: Any) -> str:
+    """A storage for messages."""
+    return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", str(storage))
 
 
-def _machine() -> str:
-    """This machine, or the container in it that has process numbers of its own."""
-    try:
-        return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
+def _trial(t: Any) -> Trial:
+    attributes = t.user_attrs
+    return Trial(
+        t.number,
+        t.params or dict(t.system_attrs.get("fixed_params", {})),
+        "surplus" if attributes.get("surplus") else STATES[t.state.name],
+        math.nan if t.value is None else t.value,
+        attributes.get("reason", ""),
+        _continues(t),
+    )
 
 
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _error(trial: Any) -> float:
-    return math.nan if trial.value is None else trial.value
-
-
-def _continued(trial: Any) -> int | None:
+def _continues(trial: Any) -> int | None:
     return trial.user_attrs.get("continues")
 
 
-def _fixed(trial: Any) -> dict[str, Any]:
-    """The settings of a trial that waits."""
-    return dict(trial.system_attrs.get("fixed_params", {}))
+def _root(trial: Trial, trials: list[Trial]) -> int:
+    """The first of a row of trials that continue each other."""
+    while trial.continues is not None:
+        trial = trials[trial.continues]
+    return trial.number
+
+
+def _roots(trials: list[Trial]) -> set[int]:
+    """Each trial of the search once, whatever became of its workers."""
+    never_begun = [t.number for t in trials if t.state == "lost" and not t.params]
+    counted = (t for t in trials if t.state != "surplus" and t.number not in never_begun)
+    return {_root(t, trials) for t in counted}
+
+
+def _is_abandoned(trial: Any) -> bool:
+    owner = trial.user_attrs.get("worker")
+    if owner is None:  # it ended before it could say who it is
+        return time.time() - trial.datetime_start.timestamp() > SILENCE
+    is_gone = worker.is_gone(owner)
+    if is_gone is None:
+        return time.time() - trial.user_attrs.get("seen", 0.0) > SILENCE
+    return is_gone
 
 
 def _suggest(trial: Any, key: str, values: Range | Choice) -> Any:
     if isinstance(values, Choice):
         return trial.suggest_categorical(key, values.options)
+    if values.is_whole:
+        return trial.suggest_int(key, round(values.low), round(values.high), log=values.is_log)
     return trial.suggest_float(key, values.low, values.high, log=values.is_log)
 
 
 def _storage(optuna: Any, where: str | Path | None) -> Any:
     if where is None:
         return optuna.storages.InMemoryStorage()
-    if isinstance(where, Path):
-        backend = optuna.storages.journal.JournalFileBackend(str(where))
+    if isinstance(where, Path):  # absolute, or a lock that a dead worker has left is never freed
+        backend = optuna.storages.journal.JournalFileBackend(str(where.resolve()))
         return optuna.storages.JournalStorage(backend)
     return where
+
+
+def _patiently(create: Callable[[], Any], storage: Any) -> Any:
+    """Make a study; workers that start at once all try to make the tables of a database."""
+    attempt = 0
+    while True:
+        try:
+            return create()
+        except Exception as error:
+            attempt += 1
+            if attempt == ATTEMPTS or not _is_collision(error):
+                what = hide_password(str(error).strip().split("\n")[0])
+                where = hide_password(storage)
+                raise InputError(f"cannot use the storage {where}: {what}") from error
+        time.sleep(0.3 * 2**attempt)
+
+
+def _is_collision(error: Exception) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"IntegrityError", "ProgrammingError", "StorageInternalError"})
+
+
+def _is_taken_over(error: Exception) -> bool:
+    exceptions = import_optuna().exceptions
+    return isinstance(error, exceptions.UpdateFinishedTrialError)
+
+
+def _quietly(tell: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Say something about a trial, unless another worker has ended it meanwhile."""
+    try:
+        tell(*arguments, **options)
+    except ValueError:  # of a trial that is not running any more
+        return
+    except Exception as error:
+        if not _is_taken_over(error):
+            raise
 
 
 def _sampler(optuna: Any, search: Search) -> Any:
     """Trial n gets the same settings however many workers there are; TPE learns as it goes."""
     if search.sampler == "tpe":
-        return optuna.samplers.TPESampler(constant_liar=True)
+        own = np.random.default_rng([search.seed, zlib.crc32(worker.name().encode())])
+        return optuna.samplers.TPESampler(constant_liar=True, seed=int(own.integers(2**31)))
 
     class Seeded(optuna.samplers.BaseSampler):
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
@@ -302,7 +362,8 @@ def _sampler(optuna: Any, search: Search) -> Any:
             random = np.random.default_rng(words)
             if hasattr(param_distribution, "choices"):
                 return Choice(tuple(param_distribution.choices)).draw(random)
+            is_whole = param_distribution.step == 1  # None for numbers that are not whole
             ends = param_distribution.low, param_distribution.high
-            return Range(*ends, is_log=param_distribution.log).draw(random)
+            return Range(*ends, is_log=param_distribution.log, is_whole=is_whole).draw(random)
 
     return Seeded()

@@ -5,11 +5,13 @@ program. A study's folder has the search (`study.toml`), the trials of Optuna (`
 run folder for each trial, and the best settings (`best.toml`).
 """
 
+import contextlib
 import math
+import os
 import shutil
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,19 @@ from . import records, spaces
 from .config import Config, lookup_problem, resolve
 from .errors import InputError
 from .problem import Problem
-from .records import replace_text
 from .resume import resume
-from .run import assemble, run
+from .run import assemble, model_key, run
 from .settings import flatten
-from .solution import Solution
-from .spaces import Space
-from .study import Search, Study, Task, Trial
+from .signals import Interrupts
+from .spaces import Choice, Space
+from .study import Search, Study, Task, Trial, hide_password
 from .train import Progress
 
 STUDY, JOURNAL, BEST, TRIALS = "study.toml", "study.journal", "best.toml", "trials"
+TUNABLE = ("optimizer.", "points.", "model.", "sampling.")
+NAMES = ("problem.name", "model.name", "optimizer.name")
+
+Report = Callable[[Trial, Study], None]
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,12 @@ class Tuned:
     trials: list[Trial]
     is_complete: bool
     folder: Path | None
+    has_own_code: bool = False
     is_stopped: bool = False  # by a signal
 
 
 @dataclass(frozen=True)
-class Bench:
+class Workbench:
     """A search with all that its trials have in common."""
 
     search: Search
@@ -55,9 +61,15 @@ class Bench:
 
     def found(self, is_stopped: bool = False) -> Tuned:
         best = self.study.best
-        settings = self.search.settings | (best.params if best else {})
-        is_complete = len(self.study.finished) >= self.search.total
-        return Tuned(best, settings, self.study.trials(), is_complete, self.folder, is_stopped)
+        return Tuned(
+            best,
+            self.search.settings | (best.params if best else {}),
+            self.study.trials(),
+            len(self.study.finished) >= self.search.total,
+            self.folder,
+            self.model is not None or names_code(self.search.settings) is not None,
+            is_stopped,
+        )
 
     def config(self, params: Mapping[str, Any]) -> Config:
         return resolve({**self.search.settings, **params}, self.problem)
@@ -76,7 +88,7 @@ def tune(
     model: Any = None,
     settings: Mapping[str, Any] | None = None,
     trials: int = 50,
-    refine: int = 50,
+    refine: int | None = None,
     steps: int | None = None,
     budget: float | None = None,
     sampler: str = "random",
@@ -84,14 +96,15 @@ def tune(
     seed: int = 0,
     out: Path | str | None = None,
     storage: str | None = None,
-    report: Callable[[Trial, Study], None] | None = None,
+    report: Report | None = None,
 ) -> Tuned:
     """Look for the settings of an optimizer with the smallest final error on a problem.
 
     `space` says where, as {"optimizer.damping": {"log_uniform": [1e-9, 1]}}; without it, as wide as
-    makes sense for the optimizer. `trials` look everywhere and `refine` more around the best. A
-    trial takes `budget` seconds or `steps`. The folder `out` keeps the study, which any number of
-    processes may share, and which goes on where it was when the same search is started again.
+    makes sense for the optimizer. `trials` look everywhere, and `refine` more, by default as many,
+    around the best. A trial takes `budget` seconds or `steps`. The folder `out` keeps the study,
+    which any number of processes may share, and which goes on where it was when the same search is
+    started again.
     """
     search = plan_search(
         problem,
@@ -101,13 +114,13 @@ def tune(
         steps=steps,
         budget=budget,
         trials=trials,
-        refine=refine,
+        refine=trials if refine is None else refine,
         sampler=sampler,
         prune=prune,
         seed=seed,
     )
     found = problem if isinstance(problem, Problem) else None
-    return work(open_bench(search, found, model, out, storage), report)
+    return work(open_study(search, found, model, out, storage), report)
 
 
 def plan_search(
@@ -131,64 +144,96 @@ def plan_search(
     return Search(given, space, **options)
 
 
-def open_bench(
+def open_study(
     search: Search,
     problem: Problem | None = None,
     model: Any = None,
     out: Path | str | None = None,
     storage: str | None = None,
-) -> Bench:
+) -> Workbench:
     """A search that is ready for work; all its settings are tried before the first trial."""
     problem = _lookup(search.settings) if problem is None else problem
-    _check_space(search, problem)
+    search = check_space(search, problem)
     folder = None if out is None else Path(out)
-    if folder is not None:
-        _begin(folder, search, storage)
-    where = storage or (None if folder is None else folder / JOURNAL)
-    name = "natpinn" if folder is None else folder.resolve().name
-    return Bench(search, Study.open(search, where, name), problem, model, folder)
+    if folder is None:
+        return Workbench(search, Study.open(search, storage), problem, model, None)
+    storage = _agree(folder, search, model, storage)
+    if storage is None:
+        _make(folder)
+    study = Study.open(search, storage or folder / JOURNAL, folder.resolve().name)
+    _publish(folder, search, model, storage)
+    return Workbench(search, study, problem, model, folder)
 
 
-def join(folder: Path, problem: Problem | None = None, model: Any = None) -> Bench:
+def join(folder: Path, problem: Problem | None = None, model: Any = None) -> Workbench:
     """One more worker for a study that is there."""
-    search, storage = read_study(folder)
-    name = str(search.settings.get("problem.name"))
-    if ":" in name and problem is None:
+    search, others = read_study(folder)
+    own = names_code(search.settings) or others.get("model")
+    if own and problem is None and model is None:
         raise InputError(
-            f"the study in {folder} solves a problem of your own ({name}), and files run no code: "
-            f"start it with the same command as before"
+            f"the study in {folder} needs code of your own ({own}), and files run no code: start "
+            f"it with the command that you began it with"
         )
-    return open_bench(search, problem, model, folder, storage)
+    return open_study(search, problem, model, folder, others.get("storage"))
 
 
-def read_study(folder: Path) -> tuple[Search, str | None]:
+def read_study(folder: Path) -> tuple[Search, dict[str, Any]]:
+    """The search of a study; and its storage and the name of a model, where these are told."""
     try:
         table = tomllib.loads((folder / STUDY).read_text())
         space = spaces.parse_table(table["search"]["space"])
-        search = Search(**{**table["search"], "space": space})
-        return search, table.get("storage")
+        return Search(**{**table["search"], "space": space}), table
     except OSError as error:
         raise InputError(f"{folder} is not a study: {STUDY} cannot be read") from error
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise InputError(f"{folder / STUDY} is damaged: {error}") from error
 
 
-def work(bench: Bench, report: Callable[[Trial, Study], None] | None = None) -> Tuned:
-    """Run trials until none is left to begin."""
-    is_stopped = False
-    while not is_stopped and (task := bench.study.take()) is not None:
-        is_stopped = _run(bench, task)
-        if report is not None and not is_stopped:
-            report(bench.study.trials()[task.number], bench.study)
-    found = bench.found(is_stopped)
+def names_code(settings: Mapping[str, Any]) -> str | None:
+    """The code of a user's own that settings name."""
+    names = (str(settings.get(f"{kind}.name", "")) for kind in ("problem", "model"))
+    return next((name for name in names if ":" in name), None)
+
+
+def check_space(search: Search, problem: Problem) -> Search:
+    """Every setting that is looked for exists and takes the values that it may get."""
+    defaults = flatten(resolve(search.settings, problem).as_dict())
+    typed: Space = {}
+    for key, values in search.space.items():
+        if key in search.settings:
+            raise InputError(f"{key} is both set and looked for: leave it out of one")
+        if key in NAMES or not key.startswith(TUNABLE):
+            kinds = ", ".join(f"{kind}…" for kind in TUNABLE)
+            raise InputError(f"{key} cannot be looked for, but {kinds} can, names excepted")
+        default = defaults.get(key)
+        is_whole = isinstance(default, int) and not isinstance(default, bool)
+        is_range = not isinstance(values, Choice)
+        typed[key] = replace(values, is_whole=True) if is_whole and is_range else values
+    checked = replace(search, space=typed)
+    for key, values in typed.items():
+        others = {k: _ends(v)[0] for k, v in typed.items() if k != key}
+        for value in _ends(values):
+            resolve({**search.settings, **others, key: value}, problem).build_optimizer()
+    return checked
+
+
+def work(bench: Workbench, report: Report | None = None) -> Tuned:
+    """Run trials until none is left to begin, or a signal comes."""
+    with Interrupts() as interrupts:
+        while not interrupts.received and (task := bench.study.take()) is not None:
+            _run(bench, task)
+            if report is not None:
+                report(bench.study.trials()[task.number], bench.study)
+    found = bench.found(bool(interrupts.received))
     if bench.folder is not None and found.best is not None:
         described = bench.config(found.best.params).as_dict()
-        replace_text(bench.folder / BEST, tomli_w.dumps(described))
+        with _written(bench.folder / BEST, tomli_w.dumps(described)) as partial:
+            os.replace(partial, bench.folder / BEST)
     return found
 
 
-def _run(bench: Bench, task: Task) -> bool:
-    """One trial, from its start or from where a worker that died left it; whether a signal came."""
+def _run(bench: Workbench, task: Task) -> None:
+    """One trial, from its start or from where a worker that died left it."""
     was_pruned = False
 
     def watch(progress: Progress) -> bool:
@@ -198,19 +243,25 @@ def _run(bench: Bench, task: Task) -> bool:
         return was_pruned
 
     try:
-        solution = _continue(bench, task, watch) or run(
-            assemble(bench.config(task.params), bench.problem, bench.model),
-            bench.trial_folder(task.number),
-            progress=False,
-            callbacks=[watch],
-        )
+        summary = _continue(bench, task, watch)
+        if summary is None:
+            parts = assemble(bench.config(task.params), bench.problem, bench.model)
+            folder = bench.trial_folder(task.number)
+            summary = run(parts, folder, progress=False, callbacks=[watch]).summary
+    except InputError as error:  # as when memory does not suffice
+        task.fail(str(error))
+        if bench.study.best is None:
+            raise
+        return
     except BaseException:
-        task.fail()
+        task.release()
         raise
-    if solution.summary["status"] == "interrupted":
-        return True  # the trial goes on with the next worker
-    task.finish(final_error(solution.summary), was_pruned)
-    return False
+    if summary["status"] == "interrupted":
+        task.release()
+        return
+    task.finish(final_error(summary), was_pruned)
+    if (folder := bench.trial_folder(task.number)) is not None:
+        shutil.rmtree(folder / records.CHECKPOINT, ignore_errors=True)  # there may be many trials
 
 
 def final_error(summary: Mapping[str, Any]) -> float:
@@ -222,17 +273,37 @@ def final_error(summary: Mapping[str, Any]) -> float:
     return error
 
 
-def _continue(bench: Bench, task: Task, watch: Callable[[Progress], bool]) -> Solution | None:
-    """The run that this trial continues, from its last checkpoint, if there is one."""
-    old, new = bench.trial_folder(task.continues), bench.trial_folder(task.number)
-    if old is None or new is None or not old.exists():
+def _continue(
+    bench: Workbench, task: Task, watch: Callable[[Progress], bool]
+) -> dict[str, Any] | None:
+    """The outcome of the run that this trial continues; None if there is nothing to go on from."""
+    new = bench.trial_folder(task.number)
+    old = _left_behind(bench, task.continues)
+    if new is None or old is None or new.exists():
         return None
-    has_checkpoint = any((old / records.CHECKPOINT).glob("*"))
-    if not has_checkpoint or new.exists():
+    if not any((old / records.CHECKPOINT).glob("*")):
         shutil.rmtree(old, ignore_errors=True)
         return None
     old.rename(new)
-    return resume(new, bench.problem, bench.model, progress=False, callbacks=[watch])
+    if (new / records.SUMMARY).exists():
+        summary = records.read_summary(new)
+        if summary.get("status") in ("finished", "diverged"):
+            return summary  # its worker died before it could tell
+    config, model = bench.config(task.params), bench.model
+    if model is None and ":" in config.model.name:
+        model = config.build_model(bench.problem, model_key(config.seed))
+    return resume(new, bench.problem, model, progress=False, callbacks=[watch]).summary
+
+
+def _left_behind(bench: Workbench, number: int | None) -> Path | None:
+    """The folder of the trial that is continued, or of the one that it continued itself."""
+    trials = bench.study.trials()
+    while number is not None:
+        folder = bench.trial_folder(number)
+        if folder is not None and folder.exists():
+            return folder
+        number = trials[number].continues
+    return None
 
 
 def _share(progress: Progress) -> float:
@@ -246,43 +317,76 @@ def _lookup(settings: Mapping[str, Any]) -> Problem:
     return lookup_problem(str(settings["problem.name"]), settings.get("problem.dimension"))
 
 
-def _check_space(search: Search, problem: Problem) -> None:
-    """Every setting that is looked for exists and takes the values that it may get."""
-    for key, values in search.space.items():
-        if key in search.settings:
-            raise InputError(f"{key} is both set and looked for: leave it out of one")
-        ends = values.options if isinstance(values, spaces.Choice) else (values.low, values.high)
-        others = {k: _first(v) for k, v in search.space.items() if k != key}
-        for value in ends:
-            resolve(search.settings | others | {key: value}, problem).build_optimizer()
+def _ends(values: Any) -> tuple[Any, ...]:
+    if isinstance(values, Choice):
+        return values.options
+    ends = (values.low, values.high)
+    return tuple(map(round, ends)) if values.is_whole else ends
 
 
-def _first(values: Any) -> Any:
-    return values.options[0] if isinstance(values, spaces.Choice) else values.low
-
-
-def _begin(folder: Path, search: Search, storage: str | None) -> None:
-    """Write what the search is, or see that it is the one that the folder has."""
+def _agree(folder: Path, search: Search, model: Any, storage: str | None) -> str | None:
+    """The storage of a study; its folder is free, or has the very same search."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / TRIALS).mkdir(exist_ok=True)
-        if (folder / STUDY).exists():
-            _compare(folder, search)
-            return
-        if any(p.name != TRIALS and not p.name.endswith(records.PARTIAL) for p in folder.iterdir()):
-            raise InputError(f"{folder} holds other files: choose another folder with --out")
-        table = {"search": search.describe(), **({"storage": storage} if storage else {})}
-        replace_text(folder / STUDY, tomli_w.dumps(table))
+        if not (folder / STUDY).exists():
+            records_of_others = [p for p in folder.iterdir() if not _is_mine(p.name)]
+            if records_of_others:
+                raise InputError(f"{folder} holds other files: choose another folder with --out")
+            return storage
+    except FileNotFoundError:
+        return storage
     except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
-
-
-def _compare(folder: Path, search: Search) -> None:
-    known, _ = read_study(folder)
+        raise InputError(f"cannot use {folder}: {error.strerror}") from error
+    known, others = read_study(folder)
     old, new = known.describe(), search.describe()
+    old["model"], new["model"] = others.get("model"), _model_name(model)
+    stored = others.get("storage")
+    old["storage"], new["storage"] = (hide_password(s) for s in (stored, storage or stored))
     for key in old:
         if old[key] != new[key]:
             raise InputError(
                 f"{folder} holds a study with other {key} ({old[key]} there, {new[key]} here): "
                 f"choose another folder with --out, or go on with `natpinn tune {folder}`"
             )
+    return stored
+
+
+def _publish(folder: Path, search: Search, model: Any, storage: str | None) -> None:
+    """Write what the search is, unless another worker has just done so."""
+    table = {"search": search.describe()}
+    others = {"storage": storage, "model": _model_name(model)}
+    table |= {key: value for key, value in others.items() if value is not None}
+    _make(folder / TRIALS)
+    try:
+        with (
+            _written(folder / STUDY, tomli_w.dumps(table)) as partial,
+            contextlib.suppress(FileExistsError),
+        ):
+            os.link(partial, folder / STUDY)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _written(path: Path, text: str) -> Iterator[Path]:
+    """A file of this process alone, to be put in place at once."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}{records.PARTIAL}")
+    try:
+        partial.write_text(text)
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_mine(name: str) -> bool:
+    return name.startswith((STUDY, JOURNAL, BEST, TRIALS))
+
+
+def _model_name(model: Any) -> str | None:
+    return None if model is None else type(model).__name__

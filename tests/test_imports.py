@@ -9,7 +9,7 @@ PACKAGE = Path(natpinn.__file__).parent
 
 # Every module may import from the layers above its own, and from its own.
 LAYERS = [
-    {"errors"},
+    {"errors", "worker"},
     {"precision", "settings", "cluster", "memory", "signals"},
     {"sampling", "operators", "schedule", "models", "layers"},
     {"domains", "plan", "spaces"},

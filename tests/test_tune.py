@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 
 import natpinn
-from natpinn import InputError
+import natpinn.study
+import natpinn.tuning
+from natpinn import InputError, records
 from natpinn.config import OPTIMIZERS, resolve
 from natpinn.run import assemble, run
 from natpinn.settings import read_file
 from natpinn.spaces import Choice, Range, parse_table, parse_text, wide
-from natpinn.study import Search, Study, Task
-from natpinn.tuning import BEST, join, plan_search, read_study, tune, work
+from natpinn.study import Search, Study, Task, hide_password
+from natpinn.tuning import BEST, join, open_study, plan_search, read_study, tune, work
 
 SMALL = {"points.interior": 30, "points.boundary": 12, "evaluation.points": 200}
 SMALL |= {"model.widths": [10, 10], "sampling.points": "uniform"}
@@ -85,12 +87,9 @@ def test_ranges_are_read_from_text_and_tables():
         parse_table({"optimizer": {"damping": 3}})
 
 
-def test_every_optimizer_has_a_space_that_its_settings_can_take():
-    for name in OPTIMIZERS:
-        search = plan_search("poisson_2d", name, None, {}, steps=1)
-        for values in search.space.values():
-            assert isinstance(values, Range | Choice)
-        Study.open(search, None)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_has_a_space_that_its_settings_can_take(name):
+    open_study(plan_search("poisson_2d", name, None, {}, steps=1))
 
 
 def test_a_search_beats_the_default_and_compiles_one_program(tmp_path):
@@ -193,7 +192,7 @@ def test_three_workers_one_of_them_killed_finish_every_trial_once(tmp_path):
     found = work(join(folder))
     done = [trial for trial in found.trials if trial.state == "finished"]
     assert len(done) == 30
-    lost = [trial for trial in found.trials if trial.state == "failed"]
+    lost = [trial for trial in found.trials if trial.state == "lost"]
     assert {t.continues for t in done} - {None} == {t.number for t in lost}
     assert len({str(trial.params) for trial in done}) == 30
     assert len(list((folder / "trials").iterdir())) == 30
@@ -202,15 +201,142 @@ def test_three_workers_one_of_them_killed_finish_every_trial_once(tmp_path):
 def _has_begun(folder, process):
     """Whether a worker has a trial."""
     try:
-        search, storage = read_study(folder)
-        study = Study.open(search, storage or folder / "study.journal", folder.name)
+        search, _ = read_study(folder)
+        study = Study.open(search, folder / "study.journal", folder.name)
     except InputError:
         return False
     trials = study._optuna.get_trials(deepcopy=False)
     return any(
-        t.state.name == "RUNNING" and t.user_attrs.get("worker", "").endswith(f":{process}")
+        t.state.name == "RUNNING" and f"|{process}|" in t.user_attrs.get("worker", "")
         for t in trials
     )
+
+
+def small_search(trials=2, **settings):
+    given = {"problem.name": "poisson_2d", "optimizer.name": "spring", "train.steps": 8}
+    return Search(SMALL | given | settings, parse_table(SPACE), trials, refine=0)
+
+
+def test_lost_trials_are_continued_once_with_the_same_settings(monkeypatch):
+    study = Study.open(Search({}, parse_table(SPACE), trials=2, refine=0), None)
+    first = take(study)
+    monkeypatch.setattr(natpinn.study.worker, "is_gone", lambda name: True)
+    study._give_up_abandoned()
+    assert study.trials()[0].state == "lost"
+    study._requeue_lost()
+    study._optuna.enqueue_trial(first.params, {"continues": 0})  # as another worker may do
+    monkeypatch.setattr(natpinn.study.worker, "is_gone", lambda name: False)
+    again = take(study)
+    assert (again.continues, again.params) == (0, first.params)
+    second = take(study)  # the surplus one is skipped
+    assert second.continues is None
+    assert study.take() is None
+    first.finish(0.1)  # it was not dead after all, and is ignored
+    assert first.watch(0.5, 0.1)  # and told to stop
+    again.finish(0.2)
+    second.finish(0.3)
+    assert [t.error for t in study.finished] == [0.2, 0.3]
+    states = [t.state for t in study.trials()]
+    assert sorted(states) == ["finished", "finished", "lost", "surplus"]
+
+
+def test_a_trial_that_waits_is_not_lost_with_the_next_worker(monkeypatch):
+    study = Study.open(Search({}, parse_table(SPACE), trials=1, refine=0), None)
+    first = take(study)
+    monkeypatch.setattr(natpinn.study.worker, "is_gone", lambda name: True)
+    for _ in range(3):  # each dies right after it has asked
+        task = take(study)
+        assert task.params == first.params
+    assert len([t for t in study.trials() if t.state == "lost"]) == 3
+
+
+def test_a_stopped_trial_goes_on_in_the_same_process(tmp_path, monkeypatch):
+    bench = open_study(small_search(**{"train.steps": 40}), out=tmp_path / "s")
+    honest = natpinn.tuning.run
+
+    def interrupt(progress):
+        if progress.step == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    def run_and_interrupt(*arguments, callbacks=(), **options):
+        return honest(*arguments, callbacks=[*callbacks, interrupt], **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(natpinn.tuning, "run", run_and_interrupt)
+        found = work(bench)
+    assert found.is_stopped
+    assert [t.state for t in found.trials] == ["lost"]
+    assert found.best is None
+    found = work(bench)
+    assert found.is_complete
+    assert [t.state for t in found.trials] == ["lost", "finished", "finished"]
+    history = records.read_history(tmp_path / "s" / "trials" / "0001")
+    assert history[-1]["step"] == 40
+    assert not (tmp_path / "s" / "trials" / "0000").exists()
+
+
+def test_a_worker_that_died_before_it_told_the_outcome_loses_nothing(tmp_path, monkeypatch):
+    bench = open_study(small_search(trials=1), out=tmp_path / "s")
+    task = take(bench.study)
+    parts = assemble(bench.config(task.params), bench.problem)
+    summary = run(parts, bench.trial_folder(task.number), progress=False).summary
+    monkeypatch.setattr(natpinn.study.worker, "is_gone", lambda name: True)
+    found = work(bench)
+    assert found.best is not None
+    assert found.best.error == summary["final_l2"]
+    assert found.best.continues == 0
+
+
+def test_settings_that_cannot_be_run_do_not_end_a_search(tmp_path, monkeypatch):
+    bench = open_study(small_search(trials=3))
+    honest, calls = natpinn.tuning.run, []
+
+    def fail_second(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise InputError("out of memory")
+        return honest(*arguments, **options)
+
+    monkeypatch.setattr(natpinn.tuning, "run", fail_second)
+    found = work(bench)
+    assert found.is_complete
+    assert [t.reason for t in found.trials] == ["", "out of memory", ""]
+    calls[:] = [1]
+    bench = open_study(small_search(trials=3))
+    with pytest.raises(InputError, match="out of memory"):  # the very first one does
+        work(bench)
+
+
+def test_searches_do_not_mix_in_a_database(tmp_path):
+    url = f"sqlite:///{tmp_path}/all.db"
+    for folder, settings in (("a", {}), ("b", {"optimizer.momentum": 0.5})):
+        work(open_study(small_search(trials=1, **settings), out=tmp_path / folder, storage=url))
+    with pytest.raises(InputError, match="another search"):
+        open_study(small_search(trials=2), out=tmp_path / "elsewhere" / "a", storage=url)
+    with pytest.raises(InputError, match="other storage"):
+        open_study(small_search(trials=1), out=tmp_path / "a", storage="sqlite:///x.db")
+    again = open_study(small_search(trials=1), out=tmp_path / "a")  # knows its storage
+    assert len(again.study.finished) == 1
+    assert hide_password("postgresql://me:secret@host/x") == "postgresql://me:***@host/x"
+
+
+def test_studies_run_no_code_that_their_files_name(tmp_path):
+    work(open_study(small_search(trials=1), out=tmp_path / "s"))
+    path = tmp_path / "s" / "study.toml"
+    whole = path.read_text()
+    path.write_text(whole.replace("[search.settings]", '[search.settings]\n"model.name" = "a:b"'))
+    with pytest.raises(InputError, match=r"code of your own \(a:b\)"):
+        join(tmp_path / "s")
+    with pytest.raises(InputError, match="cannot be looked for"):
+        tune("poisson_2d", space={"model": {"name": {"choice": ["a:b"]}}}, trials=1)
+
+
+def test_whole_numbers_are_looked_for_as_such():
+    space = {"points": {"interior": {"uniform": [20, 40]}}}
+    options = {"settings": {"points.boundary": 8}, "steps": 2, "trials": 3, "refine": 2}
+    found = tune("poisson_2d", "spring", space, **options)
+    values = [t.params["points.interior"] for t in found.trials]
+    assert all(isinstance(value, int) and 20 <= value <= 40 for value in values)
 
 
 def test_a_study_goes_on_and_refuses_to_change(tmp_path):
@@ -238,6 +364,8 @@ def test_searches_that_cannot_work_are_explained(tmp_path):
         search(SPACE, **{"optimizer.damping": 1e-3})
     with pytest.raises(InputError, match="momentum"):
         search({"optimizer.momentum": {"uniform": [0, 7]}})
+    with pytest.raises(InputError, match=r"problem\.dimension cannot be looked for"):
+        search({"problem.dimension": {"choice": [2, 3]}})
     with pytest.raises(InputError, match="cannot use the storage"):
         tune("poisson_2d", space=SPACE, storage="postgresql://nobody@127.0.0.1:1/x", out=tmp_path)
     assert not (tmp_path / "s").exists()
