@@ -56,6 +56,8 @@ def experiment_run(
     """
     read = experiments.read(file)
     if read.nystrom is not None:
+        if seeds or methods:
+            raise InputError(f"{file} compares sketches: it has no seeds and no methods")
         longest = 60.0 * scale
         found = experiments.compare_sketches(read, out, longest)
         print(json.dumps(found, indent=2)) if as_json else print_nystrom(read.title, found)
@@ -66,8 +68,10 @@ def experiment_run(
         done.append((one, state))
         say(f"{len(done)} of {len(planned)}: {one.folder}: {_words(state)}")
     _show(read.title, done, as_json)
-    if any(state.name == "interrupted" for _, state in done):
+    if len(done) < len(planned) or any(state.name == "unfinished" for _, state in done):
         raise typer.Exit(STOPPED)
+    if any(state.name in ("failed", "outdated") for _, state in done):
+        raise typer.Exit(1)
 
 
 @experiment_app.command("status")
@@ -154,6 +158,7 @@ def _row(one: Planned, state: State) -> dict[str, Any]:
         "seconds": state.seconds,
         "budget": one.budget,
         "best_l2": state.best_l2,
+        "message": state.message,
         "folder": str(one.folder),
     }
 
@@ -165,11 +170,11 @@ def _show(title: str, runs: list[tuple[Planned, State]], as_json: bool) -> None:
     table = Table("method", "seed", "state", "seconds", "best L2", title=title)
     for one, state in runs:
         error = "" if state.best_l2 is None else f"{state.best_l2:.3e}"
-        seconds = f"{state.seconds:.0f} of {one.budget:.0f}"
+        seconds = f"{state.seconds:.3g} of {one.budget:.3g}"
         table.add_row(one.method, str(one.seed), state.name, seconds, error)
     Console().print(table)
 
 
 def _words(state: State) -> str:
     error = "" if state.best_l2 is None else f", best L2 error {state.best_l2:.3e}"
-    return f"{state.name}{error}"
+    return f"{state.name}{error}{': ' if state.message else ''}{state.message}"

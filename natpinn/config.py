@@ -202,6 +202,8 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
             raise unknown("setting", key, defaults)
     check_format(settings)
     merged = {**defaults, **settings, "format": FORMAT}
+    for key in ("track.quantities", "track.trackers"):
+        merged[key] = [merged[key]] if isinstance(merged[key], str) else merged[key]
     if merged["train.steps"] == merged["train.budget"] == "none":
         merged["train.budget"] = DEFAULT_BUDGET
     config = _structure(merged)

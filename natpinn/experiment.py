@@ -5,6 +5,7 @@ run for less time than is wanted now, goes on.
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from . import bench, records, spaces
-from .config import lookup_problem, resolve
+from .config import Config, lookup_problem, resolve
 from .errors import InputError, unknown
 from .problem import Problem
 from .records import replace_text
 from .resume import resume
 from .run import assemble, run
 from .settings import flatten
+from .signals import Interrupts
 from .spaces import Space
 from .study import Search
+from .tuning import check_space, names_code
 
 TABLES = ("title", "budget", "seeds", "settings", "methods", "search", "nystrom")
 NYSTROM = ("rows", "sketches", "runs", "warm_ups")
@@ -68,6 +71,8 @@ class Planned:
         """What there is of the run."""
         if not (self.folder / records.CONFIG).exists():
             return State("missing")
+        if difference := self._difference():
+            return State("outdated", message=difference)
         if records.is_locked(self.folder):
             return State("running", *_progress(self.folder))
         if not (self.folder / records.SUMMARY).exists():
@@ -82,35 +87,42 @@ class Planned:
     def run(self, progress: bool) -> "State":
         """Do what is missing, and say how it ended."""
         before = self.state()
-        if before.name in ("finished", "diverged", "running"):
+        if before.name not in ("missing", "unfinished"):
             return before
-        config = resolve({**self.settings, "train.budget": self.budget, "seed": self.seed})
-        problem = _problem(config.problem.name, config.problem.dimension)
-        if before.name == "missing":
-            solution = run(assemble(config, problem), self.folder, progress)
-        else:
-            self._compare(config.as_dict())
-            solution = resume(self.folder, problem, budget=self.budget, progress=progress)
-        is_stopped = solution.summary["status"] == "interrupted"
-        return State("interrupted") if is_stopped else self.state()
+        try:
+            config = self._config()
+            problem = _problem(config.problem.name, config.problem.dimension)
+            if before.name == "missing":
+                run(assemble(config, problem), self.folder, progress)
+            else:
+                resume(self.folder, problem, budget=self.budget, progress=progress)
+        except InputError as error:
+            return State("failed", message=str(error))
+        return self.state()
 
-    def _compare(self, wanted: Mapping[str, Any]) -> None:
-        old, new = flatten(records.read_config(self.folder)), flatten(wanted)
+    def _config(self) -> Config:
+        return resolve({**self.settings, "train.budget": self.budget, "seed": self.seed})
+
+    def _difference(self) -> str:
+        """What of the run that is there is not as the experiment has it."""
+        old, new = flatten(records.read_config(self.folder)), flatten(self._config().as_dict())
         for key in sorted(old.keys() | new.keys()):
-            if not key.startswith("train.") and old.get(key) != new.get(key):
-                raise InputError(
+            if not key.startswith(("train.", "format")) and old.get(key) != new.get(key):
+                return (
                     f"{self.folder} was begun with {key} = {old.get(key)!r}, and the experiment "
                     f"has {new.get(key)!r}: choose another --out, or remove that folder"
                 )
+        return ""
 
 
 @dataclass(frozen=True)
 class State:
     """How far a run is."""
 
-    name: str  # missing, unfinished, running, interrupted, finished, or diverged
+    name: str  # missing, unfinished, running, finished, diverged, outdated, or failed
     seconds: float = 0.0
     best_l2: float | None = None
+    message: str = ""
 
 
 def read(path: Path) -> Experiment:
@@ -148,11 +160,11 @@ def plan(
 
 def run_all(planned: Sequence[Planned], progress: bool) -> Iterator[tuple[Planned, State]]:
     """Run what is missing, one after the other, until a signal comes."""
-    for one in planned:
-        state = one.run(progress)
-        yield one, state
-        if state.name == "interrupted":
-            return
+    with Interrupts() as interrupts:
+        for one in planned:
+            yield one, one.run(progress)
+            if interrupts.received:
+                return
 
 
 def compare_sketches(experiment: Experiment, out: Path, longest: float) -> dict[str, Any]:
@@ -186,30 +198,50 @@ def _parse(name: str, table: dict[str, Any]) -> Experiment:
         options = _typed(table, "nystrom", dict, "a table")
         if set(options) != set(NYSTROM):
             raise InputError(f"[nystrom] needs {', '.join(NYSTROM)}, got {', '.join(options)}")
+        for key in ("rows", "runs", "warm_ups"):
+            _typed(options, key, int, "a whole number")
+        sketches = _typed(options, "sketches", list, "a list of shares")
+        if not all(isinstance(share, float) and 0 < share < 1 for share in sketches):
+            raise InputError(f"sketches are shares of the rows below 1, got {sketches}")
         return Experiment(name, title, 0.0, (), {}, {}, options)
     budget = _typed(table, "budget", int | float, "a number of seconds")
     if not budget > 0:
         raise InputError(f"budget must be positive, got {budget}")
     seeds = _typed(table, "seeds", list, "a list of numbers")
+    if not seeds or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in seeds):
+        raise InputError(f"seeds must be whole numbers from 0, got {seeds}")
     shared = flatten(_typed(table, "settings", dict, "a table")) if "settings" in table else {}
-    methods = {
-        method: shared | flatten(own)
-        for method, own in _typed(table, "methods", dict, "a table").items()
-    }
+    tables = _typed(table, "methods", dict, "a table")
+    methods = {m: shared | flatten(_typed(tables, m, dict, "a table")) for m in tables}
     if not methods:
         raise InputError("an experiment needs at least one method, as [methods.spring]")
     for method, settings in methods.items():
-        if any(":" in str(settings.get(f"{kind}.name")) for kind in ("problem", "model")):
-            raise InputError(f"methods.{method} names code of your own, which a file may not run")
+        _check_method(method, settings)
         try:
             resolve({**settings, "train.budget": float(budget)}).build_optimizer()
         except InputError as error:
             raise InputError(f"methods.{method}: {error}") from error
-    search = {m: spaces.parse_table(s) for m, s in table.get("search", {}).items()}
-    for method in search:
+    found = Experiment(name, title, float(budget), tuple(seeds), methods, {}, None)
+    tables = _typed(table, "search", dict, "a table") if "search" in table else {}
+    for method in tables:
         if method not in methods:
             raise unknown("method in [search]", method, methods)
-    return Experiment(name, title, float(budget), tuple(seeds), methods, search, None)
+        space = spaces.parse_table(_typed(tables, method, dict, "a table"))
+        found.search[method] = space
+        problem = methods[method]["problem.name"], methods[method].get("problem.dimension")
+        check_space(found.search_for(method, found.budget), _problem(*problem))
+    return found
+
+
+def _check_method(name: str, settings: Mapping[str, Any]) -> None:
+    """A folder can be named so, no code is run, and the limits are those of the file."""
+    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+        raise InputError(f"a method's name has letters, digits, -, _ and dots, got {name!r}")
+    if own := names_code(settings):
+        raise InputError(f"methods.{name} needs code of your own ({own}), and files run no code")
+    for key in settings:
+        if key == "seed" or key.startswith("train."):
+            raise InputError(f"methods.{name}: {key} is not for methods: set budget and seeds")
 
 
 def _typed(table: Mapping[str, Any], key: str, kind: Any, what: str) -> Any:

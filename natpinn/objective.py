@@ -150,7 +150,7 @@ class LeastSquares(eqx.Module):
     def layer_shapes(
         self, name: str, theta: Theta, layers: Sequence[DenseLayer]
     ) -> list[LayerFactors]:
-        """The factors of one row, as shapes."""
+        """The factors of the rows at one point, as shapes."""
         return self._at_one_point(name, lambda *at: self.layer_factors(name, theta, layers, *at))
 
     def _row_gradient(self, name: str) -> Callable[..., tuple[Array, Theta]]:

@@ -180,14 +180,14 @@ def run(
         folder = (earlier.folder if earlier else None) or RunFolder(path)
         folder.begin(parts.described, history)
     display = Display() if progress and is_first else None
-    trackers = _trackers(parts, path, earlier) if is_first else None
     own = [
         *([display] if display else []),
-        *([trackers] if trackers else []),
         *([_recorder(folder), _saver(folder, planned.plan, config)] if folder else []),
         *([_stopper(config.train.stop_at)] if config.train.stop_at else []),
     ]
     try:
+        trackers = _trackers(parts, path, earlier) if is_first else None
+        own += [trackers] if trackers else []
         with Interrupts():  # until what was reached is written
             with display or contextlib.nullcontext():
                 result = train(

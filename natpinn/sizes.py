@@ -77,7 +77,8 @@ def size_of(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> Size
         parameters,
         _bytes_of(theta) + _bytes_of(state),
         optimizer.demand,
-        optimizer.system_bytes(sum(counts.values()), parameters),
+        optimizer.system_bytes(sum(counts.values()), parameters)
+        + (_bytes_of(state) if optimizer.demand is Demand.LAYERS else 0),  # renewed beside the old
         optimizer.sketch_columns(sum(counts.values())),
     )
 
@@ -143,7 +144,7 @@ def _condition_size(
         linearize_bytes=_live_bytes(two) - _live_bytes(one),
         forward_bytes=_live_bytes(ahead[1]) - _live_bytes(ahead[0]),
         linearize_flops=_flops(one),
-        layer_bytes=len(residual) * _bytes_of(objective.layer_shapes(name, theta, layers)),
+        layer_bytes=_bytes_of(objective.layer_shapes(name, theta, layers)) if layers else 0,
     )
 
 

@@ -7,6 +7,7 @@ import math
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,6 +68,7 @@ class TensorboardTracker:
         self._writer.close()
 
 
+PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboardX"}
 TRACKERS: dict[str, Callable[..., Tracker]] = {
     "wandb": WandbTracker,
     "tensorboard": TensorboardTracker,
@@ -83,9 +85,11 @@ class Trackers:
         for name in check_trackers(names):
             try:
                 self._open[name] = TRACKERS[name](folder, config, step)
-            except ImportError as error:
-                remedy = f"pip install 'natpinn[{name}]'"
-                raise InputError(f"{name} is not installed: {remedy}") from error
+            except InputError:
+                raise
+            except Exception as error:
+                message = f"{name} gets no records of this run: {error}"
+                warnings.warn(message, NatpinnWarning, stacklevel=3)
 
     def __call__(self, progress: Progress) -> None:
         if progress.evaluated:
@@ -108,6 +112,8 @@ def check_trackers(names: Sequence[str]) -> Sequence[str]:
     for name in names:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
+        if find_spec(PACKAGES[name]) is None:
+            raise InputError(f"{name} is not installed: pip install 'natpinn[{name}]'")
     return names
 
 

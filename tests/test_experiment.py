@@ -78,10 +78,22 @@ def test_what_is_done_is_not_run_again_and_what_is_short_goes_on(small, tmp_path
     assert longer[-1]["seconds"] >= 0.6 > first[-1]["seconds"]
 
     small.write_text(SMALL.replace("1e-6", "1e-5"))
-    (folder / records.SUMMARY).unlink()
     changed = experiment.plan(experiment.read(small), tmp_path, methods=["spring"])
-    with pytest.raises(InputError, match=r"begun with optimizer\.damping = 1e-06"):
-        list(experiment.run_all(changed, progress=False))
+    ((_, state),) = experiment.run_all(changed, progress=False)
+    assert state.name == "outdated"
+    assert "begun with optimizer.damping = 1e-06" in state.message
+
+
+def test_a_run_that_fails_does_not_end_the_others(small, tmp_path):
+    small.write_text(
+        SMALL.replace('"adam" }', '"adam" }\ntrack = { quantities = ["effective_dimension"] }')
+    )
+    planned = experiment.plan(
+        experiment.read(small), tmp_path, scale=0.1, methods=["adam", "spring"]
+    )
+    states = [state for _, state in experiment.run_all(planned, progress=False)]
+    assert [state.name for state in states] == ["failed", "finished"]
+    assert "damping" in states[0].message
 
 
 def test_seeds_and_methods_are_chosen(small, tmp_path):
@@ -107,6 +119,13 @@ def test_seeds_and_methods_are_chosen(small, tmp_path):
         ("[search.spring", "[search.sprig", "did you mean 'spring'"),
         ("log_uniform", "loguniform", "did you mean 'log_uniform'"),
         ('"poisson_2d"', '"mine:problem"', "code of your own"),
+        ("[methods.adam]", '[methods."../adam"]', "a method's name"),
+        ("seeds = [0]", "seeds = []", "whole numbers from 0"),
+        ("seeds = [0]", 'seeds = ["x"]', "whole numbers from 0"),
+        ('{ name = "adam" }', '{ name = "adam" }\ntrain = { steps = 3 }', "not for methods"),
+        ("[search.spring.optimizer]", "[search.spring.problem]", "cannot be looked for"),
+        ("log_uniform = [1e-9, 1e-3]", "uniform = [0, 1]", "damping must be above 0"),
+        ("[methods.adam]", "[methods]\nsgd = 3\n[methods.adam]", "sgd must be a table"),
     ],
 )
 def test_wrong_files_are_explained(small, old, new, message):

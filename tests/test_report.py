@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 
 import pytest
 import tomli_w
@@ -104,12 +105,62 @@ def test_runs_are_collected_and_summed_up(runs):
     assert spring.seconds_to(1e-9) is None
     assert spring.steps_per_second == pytest.approx(10)
     assert spring.settings == {"damping": 1e-6}
-    assert spring.command.startswith("natpinn solve poisson_2d --config ")
+    assert spring.command.startswith("natpinn solve --config ")
     assert cut.status == "unfinished"
     assert len(cut.curve.step) == 7  # the half-written line does not count
     groups = by_problem(found)
     assert list(groups) == ["heat_4d", "poisson_2d"]
     assert groups["poisson_2d"][0].name == "spring-0"  # the best comes first
+
+
+def test_methods_are_runs_of_equal_settings(tmp_path):
+    root = tmp_path / "runs"
+    write_run(root / "a" / "spring-0")
+    write_run(root / "b" / "spring-0", steps=20)
+    write_run(root / "b" / "spring-1", seed=1)
+    write_run(root / "c" / "spring-0", optimizer="adam")
+    found, _ = collect([root])
+    assert [run.method for run in found] == ["a/spring", "a/spring", "a/spring", "c/spring"]
+    assert by_problem(found)["poisson_2d"][-1].name == "b/spring-0"
+
+
+def test_problems_of_other_dimensions_and_own_code_are_told_apart(tmp_path):
+    names = {}
+    for i, problem in enumerate(
+        [
+            {"name": "heat_4d", "dimension": 4},
+            {"name": "heat_4d", "dimension": 10},
+            {"name": "mine", "own": True},
+            {"name": "mine:problem"},
+        ]
+    ):
+        folder = write_run(tmp_path / f"r-{i}")
+        config = tomllib.loads((folder / records.CONFIG).read_text()) | {"problem": problem}
+        (folder / records.CONFIG).write_text(tomli_w.dumps(config))
+    found, _ = collect([tmp_path])
+    names = [run.problem for run in found]
+    assert names == ["heat_4d", "heat_10d", "mine", "mine:problem"]
+    assert found[2].command.startswith("from Python")
+    assert found[3].command.startswith("natpinn solve mine:problem --config")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (records.METRICS, '{"step": 0, "loss": 1.0, "l2_error": 1.0}\n'),
+        (records.METRICS, '{"step": 0, "seconds": "x", "loss": 1.0, "l2_error": 1.0}\n'),
+        (records.METRICS, '{"step": 0, "seconds": 1, "loss": 1.0}\n'),
+        (records.METRICS, ""),
+        (records.CONFIG, 'seed = "x"'),
+        (records.CONFIG, 'points = { interior = "x" }'),
+        (records.SUMMARY, "[]"),
+    ],
+)
+def test_damaged_runs_are_left_out(runs, file, content):
+    (runs / "spring-0" / file).write_text(content)
+    found, left_out = collect([runs])
+    assert "spring-0" not in [run.name for run in found]
+    assert len(left_out) == 2
 
 
 def test_folders_without_runs_are_explained(runs, tmp_path):
@@ -155,8 +206,8 @@ def test_the_page_works_in_a_browser(runs, tmp_path):
         const visible = () => plots.map(p => p.data.filter(t => t.visible !== false).length);
         const out = {titles: [...document.querySelectorAll('h2')].map(h => h.innerText)};
         out.first = names();
-        press('best L2'); out.up = names();
-        press('best L2'); out.down = names();
+        press('best error'); out.up = names();
+        press('best error'); out.down = names();
         press('run'); out.named = names();
         out.before = visible();
         out.dashed = plots[0].data.filter(t => t.line.dash === 'dash').length;
@@ -190,7 +241,8 @@ def test_the_page_works_in_a_browser(runs, tmp_path):
 @needs_browser
 def test_two_hundred_runs_fit_on_a_page(tmp_path):
     for i in range(200):
-        write_run(tmp_path / "runs" / f"m{i % 20}-{i // 20}", seed=i // 20, rate=1 + i)
+        folder = tmp_path / "runs" / f"m{i % 20}-{i // 20}"
+        write_run(folder, optimizer=f"m{i % 20}", seed=i // 20, rate=1 + i)
     found, _ = collect([tmp_path / "runs"])
     page = tmp_path / "report.html"
     write_report(found, page)
@@ -209,7 +261,7 @@ def test_names_cannot_break_the_page(tmp_path):
     write_report(found, page)
     text = page.read_text()
     assert "</script><b>" not in text
-    assert text.count("<\\/script><b>{{DATA}}") >= 1
+    assert "\\u003c/script>\\u003cb>{{DATA}}" in text
 
 
 def test_figures_are_drawn_for_print(runs, tmp_path):

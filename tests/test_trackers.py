@@ -81,9 +81,13 @@ def test_unknown_and_missing_trackers_are_explained(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="did you mean 'wandb'"):
         solve(tmp_path, "wand")
 
-    def missing(*_):
-        raise ImportError("No module named wandb")
+    def fail(*_):
+        raise ConnectionError("no network")
 
-    monkeypatch.setitem(trackers.TRACKERS, "wandb", missing)
+    with monkeypatch.context() as patch:
+        patch.setitem(trackers.TRACKERS, "wandb", fail)
+        with pytest.warns(NatpinnWarning, match="gets no records of this run: no network"):
+            solve(tmp_path, "wandb")
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'natpinn\[wandb\]'"):
         solve(tmp_path, "wandb")

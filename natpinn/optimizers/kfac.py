@@ -22,8 +22,6 @@ from ..objective import LeastSquares
 from ..schedule import Schedule
 from .base import Demand, Optimizer, StepInfo, dot, norm
 
-SQUARES = 12  # of a layer's size: moments of the batch, and what decompositions work with
-
 
 class Moments(NamedTuple):
     """A ⊗ B: the second moments of a layer's inputs and of its cotangents."""
@@ -97,9 +95,6 @@ class Kfac(Optimizer[KfacState]):
         zero = jax.tree.map(jnp.zeros_like, theta)
         layers = [curvature(*shape) for shape in _shapes(dense_layers(theta), theta)]
         return KfacState(layers, zero, jnp.array(0))
-
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        return 8 * parameters * SQUARES
 
     def step(
         self, objective: LeastSquares, theta: Theta, state: KfacState, *, key: PRNGKeyArray

@@ -1,5 +1,6 @@
 """Loss, error and effective dimension of runs as figures for print."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ FORMATS = ("pdf", "png", "svg")
 KINDS = {"error": "L2 error", "loss": "loss", "effective_dimension": "effective dimension"}
 LABELS = {"seconds": "seconds of training", "step": "steps"}
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "legend.fontsize": 8}
-MOST_IN_LEGEND = 14
+UNSAFE = re.compile(r"[^\w.-]")  # in the name of a file
+LEGEND_LINE = 0.17  # inches
 
 
 def draw_curves(
@@ -35,7 +37,7 @@ def draw_curves(
                 for kind in KINDS:
                     figure = _draw(problem, group, others, kind)
                     for name in formats if figure else ():
-                        path = folder / f"{problem.replace(':', '.')}-{kind}.{name}"
+                        path = folder / f"{UNSAFE.sub('_', problem)}-{kind}.{name}"
                         figure.savefig(path, dpi=200)
                         written.append(path)
     except OSError as error:
@@ -58,24 +60,31 @@ def _draw(problem: str, runs: Sequence[Run], published: Sequence[Curve], kind: s
     for axis, along in zip(axes, axes_of, strict=True):
         labelled = set()
         for run in shown:
-            label = None if run.method in labelled else run.method
+            label = None if run.method in labelled else _plain(run.method)
             labelled.add(run.method)
             x, y = getattr(run.curve, along), getattr(run.curve, kind)
             axis.plot(x, y, color=colors[run.method], lw=1.3, label=label)
         for curve in published if kind != "effective_dimension" else ():
             color = of_optimizer.get(curve.name.split("/")[0], "gray")
-            label = f"published {curve.name}"
+            label = _plain(f"published {curve.name}")
             x, y = getattr(curve, along), getattr(curve, kind)
             axis.plot(x, y, color=color, lw=1.0, ls="--", label=label)
-        axis.set(xscale="log", xlabel=LABELS[along])
+        axis.set_xscale("log", nonpositive="mask")
+        axis.set_xlabel(LABELS[along])
         if kind != "effective_dimension":
-            axis.set_yscale("log")
+            axis.set_yscale("log", nonpositive="mask")
     if kind == "effective_dimension":
         axes[0].set_ylim(bottom=0)
-    axes[0].set_ylabel(KINDS[kind])
-    figure.suptitle(problem, fontsize=9)
+    axes[0].set_ylabel(shown[0].criterion if kind == "error" else KINDS[kind])
+    figure.suptitle(_plain(problem), fontsize=9)
     handles, labels = axes[0].get_legend_handles_labels()
-    if len(labels) <= MOST_IN_LEGEND:
-        columns = min(len(labels), 3)
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    columns = min(len(labels), 3)
+    lines = -(-len(labels) // columns)
+    figure.set_figheight(2.7 + LEGEND_LINE * lines)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure
+
+
+def _plain(text: str) -> str:
+    """A dollar sign is no mathematics here."""
+    return text.replace("$", r"\$")

@@ -31,6 +31,7 @@ def write_report(
         "problems": [
             {
                 "name": name,
+                "criterion": group[0].criterion,
                 "runs": [_describe(run, run in pictured) for run in group],
                 "published": [_curve(c) for c in published if c.problem == name],
             }
@@ -51,7 +52,7 @@ def _page(data: dict[str, Any], count: int) -> str:
     except ImportError as error:
         raise InputError("the report needs Plotly: pip install 'natpinn[report]'") from error
     assets = files("natpinn.report")
-    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     names = ", ".join(problem["name"] for problem in data["problems"])
     parts = {
         "TITLE": html.escape(f"natpinn: {names}"),

@@ -3,8 +3,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const COLORS = ["#1f77b4", "#d95f02", "#2ca02c", "#c0392b", "#8e5bc0", "#8c6d1f", "#e377c2",
   "#5f7d8c", "#9a9a1e", "#17a2b8"];
 const PLOTS = [
-  ["seconds", "error", "seconds of training", "L2 error"],
-  ["step", "error", "steps", "L2 error"],
+  ["seconds", "error", "seconds of training", "error"],
+  ["step", "error", "steps", "error"],
   ["seconds", "loss", "seconds of training", "loss"],
   ["step", "loss", "steps", "loss"],
 ];
@@ -67,7 +67,8 @@ function traces(all, x, y) {
 }
 
 function drawPlots(section, problem, all) {
-  const kinds = PLOTS.map((plot) => [...plot, true]);
+  const kinds = PLOTS.map(([x, y, horizontal, vertical]) =>
+    [x, y, horizontal, y === "error" ? problem.criterion : vertical, true]);
   if (problem.runs.some((run) => run.curve.effective_dimension.length)) {
     kinds.push(["step", "effective_dimension", "steps", "effective dimension", false]);
   }
@@ -111,14 +112,14 @@ function columns() {
     text("run", (run) => run.name),
     { ...text("status", (run) => run.status), isStatus: true },
     plain("rows", (run) => run.rows),
-    plain("best L2", (run) => run.best),
-    plain("final L2", (run) => run.final),
+    plain("best error", (run) => run.best),
+    plain("final error", (run) => run.final),
     ...data.errors.map((error, i) =>
       plain(`s to ${error.toExponential(0)}`, (run) => run.times[i])),
     plain("seconds", (run) => run.seconds),
     plain("steps", (run) => run.steps),
     plain("steps/s", (run) => run.rate),
-    { head: "memory", value: (run) => run.memory, kind: "",
+    { head: "peak memory", value: (run) => run.memory, kind: "",
       show: (run) => (run.memory === null ? "–" : `${number(run.memory / 1e6)} MB`) },
     { ...text("settings", (run) =>
       Object.entries(run.settings).map(([key, value]) => `${key} ${value}`).join(", ")),
@@ -177,7 +178,7 @@ function drawPictures(section, problem) {
   for (const run of pictured) {
     const figure = make(parent, "figure");
     make(figure, "img", { src: run.picture, alt: `solution of ${run.name}`, loading: "lazy" });
-    make(figure, "figcaption", {}, `${run.name}, L2 error ${number(run.best)}`);
+    make(figure, "figcaption", {}, `${run.name}, error ${number(run.best)}`);
   }
 }
 
@@ -199,4 +200,3 @@ if (data.left_out.length) {
   const list = make(section, "ul", { class: "note" });
   for (const reason of data.left_out) make(list, "li", {}, reason);
 }
-document.documentElement.dataset.ready = "true";

@@ -3,9 +3,11 @@
 import csv
 import math
 import os
+import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,15 @@ from ..settings import flatten
 
 ERRORS = (1e-3, 1e-4, 1e-5, 1e-6)  # of which the first time is told
 COLUMNS = ("run", "step", "seconds", "loss", "l2_error")  # of a file of published curves
-HIDDEN = ("format", "problem.own", "checkpoint.every_seconds", "track.trackers", "optimizer.name")
+STATUSES = ("finished", "interrupted", "diverged", "unfinished")
+NOT_OF_METHODS = ("seed", "train.", "compute.", "checkpoint.", "track.", "format")
 
 
 @dataclass(frozen=True)
 class Curve:
     """A loss and an error over steps and seconds, of ours or published."""
 
-    problem: str
+    problem: str  # with its dimension
     name: str
     step: list[float]
     seconds: list[float]
@@ -37,19 +40,16 @@ class Run:
 
     folder: Path
     name: str  # among the others
+    method: str  # the same for runs that differ in their seed only
     config: dict[str, Any]  # with dotted keys
     summary: dict[str, Any]
     curve: Curve
-    status: str  # finished, interrupted, diverged, or unfinished
+    status: str  # one of STATUSES
+    criterion: str  # what its errors are: L2 error or validation loss
 
     @property
     def problem(self) -> str:
         return self.curve.problem
-
-    @property
-    def method(self) -> str:
-        """The same for runs that differ in their seed only."""
-        return self.name.removesuffix(f"-{self.seed}")
 
     @property
     def seed(self) -> int:
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def rows(self) -> int:
-        return sum(v for k, v in self.config.items() if k.startswith("points."))
+        return sum(int(v) for k, v in self.config.items() if k.startswith("points."))
 
     @property
     def best(self) -> float | None:
@@ -80,14 +80,20 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The optimizer's."""
-        own = {k.removeprefix("optimizer."): v for k, v in self.config.items() if _is_shown(k, v)}
-        return {key: value for key, value in own.items() if "." not in key}
+        own = {k: v for k, v in self.config.items() if k.startswith("optimizer.") and v != "none"}
+        return {k.removeprefix("optimizer."): v for k, v in own.items() if k != "optimizer.name"}
 
     @property
     def command(self) -> str:
-        """What runs it again."""
-        words = ["natpinn", "solve", str(self.config.get("problem.name", self.problem))]
-        return shlex.join([*words, "--config", str(self.folder / records.CONFIG)])
+        """What runs it again; code of a user's own has to be named."""
+        model = str(self.config.get("model.name", "mlp"))
+        if self.config.get("problem.own") or (model != "mlp" and ":" not in model):
+            return "from Python, with the objects that it was run with"
+        words = ["natpinn", "solve", "--config", str(self.folder / records.CONFIG)]
+        name = str(self.config.get("problem.name"))
+        words[2:2] = [name] if ":" in name else []
+        words += ["--set", f"model.name={model}"] if ":" in model else []
+        return shlex.join(words)
 
 
 def collect(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -104,10 +110,12 @@ def collect(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             runs.append(_read(folder, name))
         except InputError as error:
             left_out.append(f"{folder}: {error}")
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            left_out.append(f"{folder}: its records are damaged: {error}")
     if not runs:
         why = f" ({left_out[0]})" if left_out else ""
         raise InputError(f"no run was found in {', '.join(map(str, paths))}{why}")
-    return runs, left_out
+    return _with_methods(runs), left_out
 
 
 def by_problem(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -115,8 +123,28 @@ def by_problem(runs: Sequence[Run]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.problem, []).append(run)
-    order = {n: sorted(g, key=lambda run: run.best or math.inf) for n, g in groups.items()}
+    order = {name: sorted(group, key=_by_error) for name, group in groups.items()}
     return dict(sorted(order.items()))
+
+
+def _by_error(run: Run) -> float:
+    return math.inf if run.best is None else run.best
+
+
+def _with_methods(runs: Sequence[Run]) -> list[Run]:
+    """Runs of equal settings but for the seed have one method, named after the first of them."""
+    names: dict[str, str] = {}
+    for run in runs:
+        names.setdefault(_settings_of(run), re.sub(r"-\d+$", "", run.name))
+    taken = Counter(names.values())
+    first = {key: run.name for run in reversed(runs) for key in [_settings_of(run)]}
+    unique = {key: first[key] if taken[name] > 1 else name for key, name in names.items()}
+    return [replace(run, method=unique[_settings_of(run)]) for run in runs]
+
+
+def _settings_of(run: Run) -> str:
+    kept = {k: v for k, v in run.config.items() if not k.startswith(NOT_OF_METHODS)}
+    return repr(sorted(kept.items()))
 
 
 def read_published(path: Path) -> list[Curve]:
@@ -133,10 +161,10 @@ def read_published(path: Path) -> list[Curve]:
             for row in reader:
                 problem, _, name = row["run"].partition("/")
                 curve = curves.setdefault(row["run"], Curve(problem, name, [], [], [], []))
-                curve.step.append(float(row["step"]))
-                curve.seconds.append(float(row["seconds"]))
-                curve.loss.append(float(row["loss"]))
-                curve.error.append(float(row["l2_error"]))
+                for column, key in zip(
+                    (curve.step, curve.seconds, curve.loss, curve.error), COLUMNS[1:], strict=True
+                ):
+                    column.append(float(row[key]) if row[key] else math.nan)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, UnicodeDecodeError) as error:
@@ -174,8 +202,10 @@ def _read(folder: Path, name: str) -> Run:
     summary: dict[str, Any] = {}
     if (folder / records.SUMMARY).exists():
         summary = records.read_summary(folder)
-    problem = str(config.get("problem.name", "unknown problem"))
-    error = "l2_error" if "l2_error" in history[0] else "validation_loss"
+    has_l2 = "l2_error" in history[0]
+    error = "l2_error" if has_l2 else "validation_loss"
+    problem = _problem_name(config)
+    status = str(summary.get("status", "unfinished"))
     curve = Curve(
         problem,
         name,
@@ -185,14 +215,30 @@ def _read(folder: Path, name: str) -> Run:
         _column(history, error),
         _column(history, "effective_dimension"),
     )
-    return Run(folder, name, config, summary, curve, str(summary.get("status", "unfinished")))
+    found = Run(
+        folder,
+        name,
+        name,
+        config,
+        summary,
+        curve,
+        status if status in STATUSES else "unfinished",
+        "L2 error" if has_l2 else "validation loss",
+    )
+    _ = found.best, found.final, found.rows, found.seed, found.seconds_to(0.0), found.settings
+    if len(curve.error) != len(history) or len(curve.seconds) != len(history):
+        raise InputError(f"its records have no {error} or no seconds")
+    return found
+
+
+def _problem_name(config: Mapping[str, Any]) -> str:
+    """heat_10d for the problem heat_4d in ten dimensions: runs of both are not compared."""
+    name = str(config.get("problem.name", "unknown problem"))
+    dimension = config.get("problem.dimension")
+    return name if dimension is None else re.sub(r"_\d+d(?=_|$)", f"_{dimension}d", name, count=1)
 
 
 def _column(history: Sequence[Mapping[str, float]], key: str) -> list[float]:
     if not any(key in record for record in history):
         return []
     return [float(record.get(key, math.nan)) for record in history]
-
-
-def _is_shown(key: str, value: Any) -> bool:
-    return key.startswith("optimizer.") and key not in HIDDEN and value not in ("none", None)
