@@ -14,6 +14,7 @@ LABELS = {"seconds": "seconds of training", "step": "steps"}
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "legend.fontsize": 8}
 UNSAFE = re.compile(r"[^\w.-]")  # in the name of a file
 LEGEND_LINE = 0.17  # inches
+LETTERS = 15  # of a legend, per inch
 
 
 def draw_curves(
@@ -65,7 +66,8 @@ def _draw(problem: str, runs: Sequence[Run], published: Sequence[Curve], kind: s
             x, y = getattr(run.curve, along), getattr(run.curve, kind)
             axis.plot(x, y, color=colors[run.method], lw=1.3, label=label)
         for curve in published if kind != "effective_dimension" else ():
-            color = of_optimizer.get(curve.name.split("/")[0], "gray")
+            optimizer = curve.name.split("/")[0]
+            color = of_optimizer.setdefault(optimizer, f"C{len(of_optimizer) % 10}")
             label = _plain(f"published {curve.name}")
             x, y = getattr(curve, along), getattr(curve, kind)
             axis.plot(x, y, color=color, lw=1.0, ls="--", label=label)
@@ -78,7 +80,8 @@ def _draw(problem: str, runs: Sequence[Run], published: Sequence[Curve], kind: s
     axes[0].set_ylabel(shown[0].criterion if kind == "error" else KINDS[kind])
     figure.suptitle(_plain(problem), fontsize=9)
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 3)
+    longest = max(map(len, labels)) + 7  # with its line
+    columns = max(1, min(len(labels), int(LETTERS * figure.get_figwidth() / longest)))
     lines = -(-len(labels) // columns)
     figure.set_figheight(2.7 + LEGEND_LINE * lines)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)

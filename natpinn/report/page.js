@@ -52,7 +52,9 @@ function series(problem) {
     return { label: method, color, dash: "solid", curves: runs.map((run) => run.curve) };
   });
   for (const curve of problem.published) {
-    const color = optimizers[curve.name.split("/")[0]] ?? style("--faint");
+    const optimizer = curve.name.split("/")[0];
+    optimizers[optimizer] ??= COLORS[Object.keys(optimizers).length % COLORS.length];
+    const color = optimizers[optimizer];
     found.push({ label: `published ${curve.name}`, color, dash: "dash", curves: [curve] });
   }
   return found;
