@@ -39,7 +39,7 @@ def report_command(
     if as_json:
         print(json.dumps({"path": str(out), "runs": len(runs), "left_out": left_out}, indent=2))
     else:
-        print(f"{len(runs)} runs are in {out}")
+        print(f"{out} has {len(runs)} {'run' if len(runs) == 1 else 'runs'}")
 
 
 def plot_command(

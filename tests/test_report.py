@@ -285,7 +285,7 @@ def test_the_commands(runs, tmp_path, monkeypatch, capsys):
         return capsys.readouterr()
 
     out, err = run("report", runs, "-o", "page.html")
-    assert "5 runs are in page.html" in out
+    assert "page.html has 5 runs" in out
     assert "left out" in err
     assert (tmp_path / "page.html").stat().st_size > 10**6
     out, _ = run("plot", runs, "-o", "figures", "--format", "pdf", "--json")
