@@ -40,12 +40,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.command("report")(report_command)
-app.command("plot")(plot_command)
-app.command("tune")(tune_command)
-app.add_typer(experiment_app, name="experiment")
-app.add_typer(bench_app, name="bench")
-
 DEBUG = "NATPINN_DEBUG"  # the environment variable that shows tracebacks
 
 
@@ -247,6 +241,13 @@ def resume(
         memory_limit=memory_limit,
     )
     _finish(solution, as_json)
+
+
+app.command("report")(report_command)
+app.command("plot")(plot_command)
+app.command("tune")(tune_command)
+app.add_typer(experiment_app, name="experiment")
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

@@ -22,7 +22,11 @@ SHOWN = 10  # trials of the table at the end
 
 def tune_command(
     problem: Annotated[
-        str, typer.Argument(help="A problem, or the folder of a study to go on with or help with.")
+        str,
+        typer.Argument(
+            help="A problem, or the folder of a study to go on with or help with.",
+            metavar="PROBLEM",
+        ),
     ],
     optimizer: Annotated[
         str | None, typer.Option(help="The optimizer whose settings are looked for [spring].")
