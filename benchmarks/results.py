@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from natpinn.report import collect, read_published
-from natpinn.report.runs import ERRORS, Curve, Run
+from natpinn.report.runs import COLUMNS, ERRORS, Curve, Run
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 RUNS, CURVES, PUBLISHED = (RESULTS / f"{n}.csv" for n in ("runs", "curves", "published"))
 FIGURES = RESULTS.parent / "figures"
-CURVE_COLUMNS = ("run", "step", "seconds", "loss", "l2_error")
 MODES = {True: "fixed_lr", False: "line_search"}
 
 Row = dict[str, str]
@@ -78,7 +77,7 @@ def describe(run: Run) -> dict[str, Any]:
         "seconds": _short(run.curve.seconds[-1]),
         "best_l2": _short(run.best),
         "final_l2": _short(run.final),
-        **{f"seconds_to_{error:.0e}": _short(run.seconds_to(error)) for error in ERRORS},
+        **{f"seconds_to_{error:.0e}": _short(run.curve.seconds_to(error)) for error in ERRORS},
         "effective_dimension": _short(dimensions[-1]),
         "effective_dimension_half_way": _short(dimensions[len(dimensions) // 2]),
         "device": run.summary.get("device", ""),
@@ -96,7 +95,7 @@ def table(ours: Sequence[Row], published: Sequence[Row]) -> str:
         match = find(published, row)
         if match is None or not row["best_l2"]:
             continue
-        reached = _first(curves[row["run"]], float(match["best_l2"]))
+        reached = curves[row["run"]].seconds_to(float(match["best_l2"]))
         ratio = "" if reached is None else f"{float(match['seconds']) / reached:.0f}"
         when = "not reached" if reached is None else f"{reached:.1f} s"
         cells = (
@@ -204,16 +203,11 @@ def _lines(run: Run) -> Iterable[dict[str, Any]]:
     curve = run.curve
     columns = (curve.step, curve.seconds, curve.loss, curve.error)
     for values in zip(*columns, strict=True):
-        yield dict(zip(CURVE_COLUMNS, (_name(run), *map(_short, values)), strict=True))
+        yield dict(zip(COLUMNS, (_name(run), *map(_short, values)), strict=True))
 
 
 def _name(run: Run) -> str:
     return f"{run.problem}/{run.folder.parent.name}/{run.folder.name}"
-
-
-def _first(curve: Curve, error: float) -> float | None:
-    pairs = zip(curve.seconds, curve.error, strict=True)
-    return next((seconds for seconds, found in pairs if found <= error), None)
 
 
 def _short(value: float | None) -> str:

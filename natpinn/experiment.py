@@ -6,7 +6,6 @@ run for less time than is wanted now, goes on.
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +19,7 @@ from .problem import Problem
 from .records import replace_text
 from .resume import resume
 from .run import assemble, run
-from .settings import flatten
+from .settings import flatten, read_toml
 from .signals import Interrupts
 from .spaces import Space
 from .study import Search
@@ -127,12 +126,7 @@ class State:
 
 def read(path: Path) -> Experiment:
     """An experiment from its file; all that is wrong with it is found here."""
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
+    table = read_toml(path)
     try:
         return _parse(path.stem, table)
     except InputError as error:

@@ -10,8 +10,13 @@ from .errors import InputError
 
 def read_file(path: Path) -> dict[str, Any]:
     """The settings of a TOML file, with dotted keys."""
+    return flatten(read_toml(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file that a user has named."""
     try:
-        return flatten(tomllib.loads(path.read_text()))
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

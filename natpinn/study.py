@@ -144,7 +144,7 @@ class Study:
             if place is not None:
                 return Task(self._optuna, asked, self._draw(asked, place), _continues(asked))
             asked.set_user_attr("surplus", True)  # another worker was faster
-            self._optuna.tell(asked, state=import_optuna().trial.TrialState.FAIL)
+            self._optuna.tell(asked, state=_state("FAIL"))
 
     def _place(self, number: int) -> int | None:
         """Which trial of the search this is, from 0; None if it is one too many."""
@@ -169,7 +169,7 @@ class Study:
                 _quietly(
                     self._optuna.tell,
                     trial.number,
-                    state=import_optuna().trial.TrialState.FAIL,
+                    state=_state("FAIL"),
                 )
 
     def _requeue_lost(self) -> None:
@@ -220,7 +220,7 @@ class Task:
 
     def finish(self, error: float, was_pruned: bool = False) -> None:
         if was_pruned:
-            state = import_optuna().trial.TrialState.PRUNED
+            state = _state("PRUNED")
             _quietly(self._optuna.tell, self._trial, state=state)
         else:
             _quietly(self._optuna.tell, self._trial, error if error == error else math.inf)
@@ -232,7 +232,7 @@ class Task:
 
     def release(self) -> None:
         """Leave the trial to another worker."""
-        _quietly(self._optuna.tell, self._trial, state=import_optuna().trial.TrialState.FAIL)
+        _quietly(self._optuna.tell, self._trial, state=_state("FAIL"))
 
 
 def import_optuna() -> Any:
@@ -242,6 +242,10 @@ def import_optuna() -> Any:
         raise InputError("tuning needs Optuna: pip install 'natpinn[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
+
+
+def _state(name: str) -> Any:
+    return import_optuna().trial.TrialState[name]
 
 
 def hide_password(storage: Any) -> str:

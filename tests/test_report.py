@@ -101,8 +101,8 @@ def test_runs_are_collected_and_summed_up(runs):
     spring, cut = found[3], found[0]
     assert (spring.method, spring.seed, spring.rows) == ("spring", 0, 40)
     assert spring.best == spring.final == pytest.approx(1e-2 / 1600)
-    assert spring.seconds_to(1e-3) == pytest.approx(0.3)
-    assert spring.seconds_to(1e-9) is None
+    assert spring.curve.seconds_to(1e-3) == pytest.approx(0.3)
+    assert spring.curve.seconds_to(1e-9) is None
     assert spring.steps_per_second == pytest.approx(10)
     assert spring.settings == {"damping": 1e-6}
     assert spring.command.startswith("natpinn solve --config ")

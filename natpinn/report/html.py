@@ -84,7 +84,7 @@ def _describe(run: Run, has_picture: bool) -> dict[str, Any]:
         "settings": {key: _plain(value) for key, value in run.settings.items()},
         "best": _rounded(run.best),
         "final": _rounded(run.final),
-        "times": [_rounded(run.seconds_to(error)) for error in ERRORS],
+        "times": [_rounded(run.curve.seconds_to(error)) for error in ERRORS],
         "steps": run.curve.step[-1],
         "seconds": _rounded(run.curve.seconds[-1]),
         "rate": _rounded(run.steps_per_second),

@@ -33,6 +33,11 @@ class Curve:
     error: list[float]
     effective_dimension: list[float] = field(default_factory=list)
 
+    def seconds_to(self, error: float) -> float | None:
+        """When an error was first reached."""
+        pairs = zip(self.seconds, self.error, strict=True)
+        return next((seconds for seconds, found in pairs if found <= error), None)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -71,11 +76,6 @@ class Run:
     def steps_per_second(self) -> float | None:
         seconds = self.curve.seconds[-1] if self.curve.seconds else 0.0
         return self.curve.step[-1] / seconds if seconds else None
-
-    def seconds_to(self, error: float) -> float | None:
-        """When an error was first reached."""
-        pairs = zip(self.curve.seconds, self.curve.error, strict=True)
-        return next((seconds for seconds, found in pairs if found <= error), None)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -225,9 +225,9 @@ def _read(folder: Path, name: str) -> Run:
         status if status in STATUSES else "unfinished",
         "L2 error" if has_l2 else "validation loss",
     )
-    _ = found.best, found.final, found.rows, found.seed, found.seconds_to(0.0), found.settings
     if len(curve.error) != len(history) or len(curve.seconds) != len(history):
         raise InputError(f"its records have no {error} or no seconds")
+    _ = found.rows, found.seed  # fail here if they are no numbers
     return found
 
 
