@@ -3,8 +3,8 @@
     python benchmarks/baselines.py --out runs.jsonl [NAME …]
     python benchmarks/baselines.py --out runs.jsonl --table
 
-Names are PROBLEM-METHOD, as poisson_5d-lbfgs, heat_4d-kfac_grid. Meant for a large GPU. Light
-methods leave most of it idle, and may run at the same time in processes of their own.
+Names are PROBLEM-METHOD, as poisson_5d-lbfgs, heat_4d-kfac_grid. Meant for a large GPU, and for one
+run at a time: two have half the speed each.
 """
 
 import lines
@@ -23,7 +23,8 @@ METHODS = {
     "kfac": {"optimizer.name": "kfac"},
     "engd": {"optimizer.name": "engd"},
     "engd_w": {"optimizer.name": "engd_w"},
-    "spring": {"optimizer.name": "spring"},
+    "spring": {"optimizer.name": "spring", "optimizer.line_search": "grid"},
+    "spring_fixed": {"optimizer.name": "spring"},
 }
 PROBLEMS = ("poisson_5d", "heat_4d")
 NAMES = [f"{problem}-{method}" for problem in PROBLEMS for method in METHODS]
