@@ -30,6 +30,7 @@ from .operators import partial as partial
 from .operators import value_gradient_laplacian as value_gradient_laplacian
 from .operators import weighted_laplacian as weighted_laplacian
 from .operators import weighted_value_gradient_laplacian as weighted_value_gradient_laplacian
+from .optimizers import Auto as Auto
 from .optimizers import FirstOrder as FirstOrder
 from .optimizers import HessianFree as HessianFree
 from .optimizers import Kfac as Kfac
@@ -39,6 +40,7 @@ from .optimizers import Optimizer as Optimizer
 from .optimizers import Quadratic as Quadratic
 from .optimizers import StepInfo as StepInfo
 from .optimizers import adam as adam
+from .optimizers import auto as auto
 from .optimizers import engd as engd
 from .optimizers import engd_w as engd_w
 from .optimizers import engd_w_nystrom as engd_w_nystrom
@@ -63,6 +65,7 @@ from .solvers import Dual as Dual
 from .solvers import Factorization as Factorization
 from .solvers import Nystrom as Nystrom
 from .solvers import Primal as Primal
+from .solvers import Smaller as Smaller
 from .solvers import SolveInfo as SolveInfo
 from .spacetime import TimeSpace as TimeSpace
 from .steps import TrainState as TrainState

@@ -56,6 +56,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "spring": optimizers.spring,
     "engd_w_nystrom": optimizers.engd_w_nystrom,
     "spring_nystrom": optimizers.spring_nystrom,
+    "auto": optimizers.auto,
 }
 FULL_STEPS = {"hessian_free": 1.0}  # the first rates of methods that solve for whole steps
 LINE_SEARCHES = {"grid": Grid, "armijo": Armijo, "quadratic": optimizers.Quadratic}

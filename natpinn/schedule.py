@@ -60,6 +60,21 @@ def learning_rate(value: Any) -> Schedule:
     return schedule(value, "learning_rate", minimum=0.0, positive=True)
 
 
+def surprise(value: Any) -> Schedule:
+    """How far from its linear prediction a residual may be, relative to the predicted change."""
+    return schedule(value, "surprise", minimum=0.0, positive=True)
+
+
+def forgetting(value: Any) -> Schedule:
+    """c > 0 in the momentum 1 − c/k: how much of itself a direction loses, relative to its age."""
+    return schedule(value, "forgetting", minimum=0.0, positive=True)
+
+
+def share(value: Any) -> Schedule:
+    """A share of a run, below all of it."""
+    return schedule(value, "decay_from", minimum=0.0, below=1.0)
+
+
 def norm_cap(value: Any) -> Schedule | None:
     """C > 0, so that the longest step is √C; or None, and no step is too long."""
     return None if value is None else schedule(value, "norm_cap", minimum=0.0, positive=True)

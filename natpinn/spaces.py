@@ -114,6 +114,11 @@ WIDE: dict[str, Space] = {  # where the first stage of a search looks, per optim
         "learning_rate": RATE,
         "rank": RANK,
     },
+    "auto": {
+        "learning_rate": Range(0.02, 1.0, is_log=True),
+        "surprise": Range(0.1, 3.0, is_log=True),
+        "forgetting": Range(1.0, 30.0, is_log=True),
+    },
 }
 
 

@@ -149,7 +149,9 @@ def train(
     history = list(history)
 
     def take(count: int, state: TrainState) -> tuple[TrainState, Outcome]:
-        return advance(Work(optimizer, batches, place(jnp.array(count), plan)), state)
+        timed = optimizer.until(horizon(step, seconds, steps, budget))
+        timed, counted = place((timed, jnp.array(count)), plan)
+        return advance(Work(timed, batches, counted), state)
 
     def evaluate(outcome: Outcome | None) -> None:
         nonlocal best, best_theta
@@ -192,11 +194,12 @@ def train(
 
     status: Status = "finished"
     message = ""
+    step = int(state.step)
     seconds_per_step = math.inf
     with Interrupts() as interrupts:
         started = time.perf_counter()
         state, outcome = jax.block_until_ready(take(0, state))  # compiles only
-        step, next_evaluation = int(state.step), evaluation_after(int(state.step))
+        next_evaluation = evaluation_after(step)
         done = is_over(step, seconds, steps, budget)  # killed while its results were written
         evaluated = not history or (done and history[-1]["step"] < step)
         if evaluated:
@@ -272,6 +275,12 @@ def at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise InputError(f"{name} must be at least 1, got {value}")
     return value
+
+
+def horizon(step: int, seconds: float, steps: int | None, budget: float | None) -> float:
+    """How many steps a run will have: those it is given, or as many as its speed so far allows."""
+    by_time = math.inf if budget is None or seconds == 0 else step * budget / seconds
+    return min(math.inf if steps is None else steps, by_time)
 
 
 def is_over(step: int, seconds: float, steps: int | None, budget: float | None) -> bool:

@@ -9,10 +9,22 @@ from golden import Golden
 from jax.flatten_util import ravel_pytree
 
 import natpinn
-from natpinn import Box, Condition, Dual, Grid, Primal, Problem, engd, engd_w, partial, spring
+from natpinn import (
+    Box,
+    Condition,
+    Dual,
+    Grid,
+    Primal,
+    Problem,
+    Smaller,
+    engd,
+    engd_w,
+    partial,
+    spring,
+)
 
 KEY = jax.random.key(0)
-SOLVERS = {"dual": Dual(), "primal": Primal()}
+SOLVERS = {"dual": Dual(), "primal": Primal(), "smaller": Smaller()}
 
 
 class Unknowns(eqx.Module):

@@ -1,5 +1,7 @@
 """Optimizers: each sees a LeastSquares problem on one batch, and nothing of the equation."""
 
+from .auto import Auto as Auto
+from .auto import auto as auto
 from .base import Demand as Demand
 from .base import Optimizer as Optimizer
 from .base import StepInfo as StepInfo

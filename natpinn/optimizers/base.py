@@ -45,6 +45,10 @@ class Optimizer(eqx.Module, Generic[State]):
         self, objective: LeastSquares, theta: Theta, state: State, *, key: PRNGKeyArray
     ) -> tuple[Theta, State, StepInfo]: ...
 
+    def until(self, horizon: float) -> "Optimizer[State]":
+        """The same optimizer in a run that will have so many steps, if its steps depend on that."""
+        return self
+
     def system_bytes(self, rows: int, parameters: int) -> int:
         """The memory of the matrices that a step builds beside the Jacobian and its state."""
         return 0

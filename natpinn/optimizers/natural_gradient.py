@@ -5,15 +5,15 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
 from ..line_search import Fixed, Grid, LineSearch, choose, descend
 from ..models import Theta
-from ..objective import LeastSquares
+from ..objective import LeastSquares, Linearization
 from ..schedule import Schedule
-from ..solvers import DampedSolver, Dual, Nystrom, Primal
+from ..solvers import DampedSolver, Dual, Factorization, Nystrom, Primal, SolveInfo
 from .base import Demand, Optimizer, StepInfo, norm
 
 DEFAULT_LEARNING_RATE = 0.1
@@ -71,17 +71,14 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
 
         linearization = objective.linearize(theta)
         loss = 0.5 * jnp.sum(linearization.residual**2)
-        carried = jax.tree.map(lambda phi: momentum * phi, state.phi)
         system, solver_state = self.solver.factorize(linearization, state.solver, key=key)
-        shifted_residual = linearization.residual - linearization.jvp(carried)
-        correction, info = system.solve(shifted_residual, damping)
+        phi, info = direction(system, linearization, state.phi, momentum, damping)
         solver_state = self.solver.update(solver_state, info)
-        phi = jax.tree.map(jnp.add, carried, correction)
 
         # The state stays uncorrected: a corrected one would be corrected again at every step.
         bias = jnp.sqrt(1 - momentum ** (2.0 * (state.step + 1)))
-        direction = jax.tree.map(lambda leaf: leaf / bias, phi)
-        size = self.line_search.step_size(objective, theta, direction, loss, state.step)
+        ahead = jax.tree.map(lambda leaf: leaf / bias, phi)
+        size = self.line_search.step_size(objective, theta, ahead, loss, state.step)
         if self.norm_cap is not None:
             longest = jnp.sqrt(schedule.at(self.norm_cap, state.step))
             size = jnp.minimum(size, longest / norm(phi))
@@ -90,12 +87,26 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
             "step_size": size,
             "damping": info.damping,
             "momentum": momentum,
-            "update_norm": size * norm(direction),
+            "update_norm": size * norm(ahead),
             **info.details,
         }
         new_state = NaturalGradientState(phi, state.step + 1, solver_state)
         told = StepInfo(loss, details, info.is_recovered)
-        return descend(theta, direction, size), new_state, told
+        return descend(theta, ahead, size), new_state, told
+
+
+def direction(
+    system: Factorization,
+    linearization: Linearization,
+    previous: Theta,
+    momentum: Float[Array, ""],
+    damping: Float[Array, ""],
+) -> tuple[Theta, SolveInfo]:
+    """φ = argmin |J φ − r|² + λ|φ − μ φ_previous|², before bias correction."""
+    carried = jax.tree.map(lambda phi: momentum * phi, previous)
+    shifted_residual = linearization.residual - linearization.jvp(carried)
+    correction, info = system.solve(shifted_residual, damping)
+    return jax.tree.map(jnp.add, carried, correction), info
 
 
 def engd(

@@ -7,3 +7,4 @@ from .cg import ConjugateGradients as ConjugateGradients
 from .dual import Dual as Dual
 from .nystrom import Nystrom as Nystrom
 from .primal import Primal as Primal
+from .smaller import Smaller as Smaller

@@ -32,5 +32,9 @@ class DualFactorization(Factorization):
         y, info = solve_damped(self.kernel, b, damping)
         return self.linearization.vjp(y), info
 
+    def trace(self) -> Float[Array, ""]:
+        """Of the kernel."""
+        return jnp.trace(self.kernel)
+
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         return smooth_count(jnp.linalg.eigvalsh(self.kernel), damping)

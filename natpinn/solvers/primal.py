@@ -60,5 +60,9 @@ class PrimalFactorization(Factorization):
         x, info = solve_damped(self.gramian, gradient, damping)
         return unravel(x), info
 
+    def trace(self) -> Float[Array, ""]:
+        """Of the Gramian, which the kernel shares."""
+        return jnp.trace(self.gramian)
+
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         return smooth_count(jnp.linalg.eigvalsh(self.gramian), damping)

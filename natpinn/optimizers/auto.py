@@ -1,0 +1,166 @@
+"""SPRING that finds its damping, momentum and step size by itself."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .. import schedule
+from ..errors import InputError
+from ..line_search import descend
+from ..models import Theta
+from ..objective import LeastSquares
+from ..schedule import Schedule
+from ..solvers import Dual, Primal, Smaller
+from .base import Demand, Optimizer, StepInfo, norm
+from .natural_gradient import direction
+from .trend import Trend
+
+MOST_MOMENTUM = 0.999
+YOUNGEST = 10.0  # an age that counts before the first step: momentum starts at one half
+DAMPING_FACTOR = 1.5  # from one step to the next
+HIGHEST_DAMPING = 1e2  # relative, as all dampings here
+SETBACK = 10.0  # what the damping is multiplied with after a step that was taken back
+WORST = 1e4  # times the loss of a batch: beyond it a step is not taken
+JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is taken back
+AGEING_BACK = 2.0  # how much younger a rising loss makes
+
+
+def _number(value: Any) -> Float[Array, ""]:
+    return jnp.asarray(value, dtype=jnp.float64)
+
+
+class AutoState(NamedTuple):
+    phi: Theta  # the direction before bias correction
+    before: Theta  # the parameters before the last step
+    step: Int[Array, ""]
+    bias: Float[Array, ""]
+    damping: Float[Array, ""]  # relative to the trace of the kernel
+    age: Float[Array, ""]
+    trend: Trend
+
+
+class Auto(Optimizer[AutoState]):
+    """SPRING steps whose settings follow from what is seen of the loss, and from nothing else.
+
+    Damping, relative to the trace of the kernel, goes up when a step surprises and down when it
+    does not: the surprise is how far the residual is from its linear prediction, relative to the
+    predicted change. Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that
+    counts steps and goes back while the loss rises on fresh batches. The step is a fixed share of
+    the direction, and falls to zero over the second half of a run whose end is known. A step after
+    which a fresh batch has several times the loss is taken back.
+    """
+
+    demand: ClassVar[Demand] = Demand.KERNEL
+
+    solver: Dual | Primal | Smaller
+    learning_rate: Schedule = eqx.field(converter=schedule.learning_rate)
+    surprise: Schedule = eqx.field(converter=schedule.surprise)
+    damping: Schedule = eqx.field(converter=schedule.damping)
+    least_damping: Schedule = eqx.field(converter=schedule.damping)
+    forgetting: Schedule = eqx.field(converter=schedule.forgetting)
+    decay_from: Schedule = eqx.field(converter=schedule.share)
+    horizon: Float[Array, ""] = eqx.field(converter=_number, default=jnp.inf)  # steps of the run
+
+    def __check_init__(self):
+        if not isinstance(self.solver, Dual | Primal | Smaller):
+            raise InputError(
+                f"auto measures its damping by the trace of the kernel, and needs a solver that "
+                f"has it: Dual(), Primal() or Smaller(), got {self.solver!r}"
+            )
+
+    def until(self, horizon: float) -> "Auto":
+        return eqx.tree_at(lambda auto: auto.horizon, self, _number(horizon))
+
+    def init(self, theta: Theta) -> AutoState:
+        zero = jax.tree.map(jnp.zeros_like, theta)
+        start = schedule.at(self.damping, jnp.array(0))
+        nothing = jnp.array(0.0)
+        return AutoState(zero, theta, jnp.array(0), nothing, start, nothing, Trend.start())
+
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        return self.solver.system_bytes(rows, parameters)
+
+    def step(
+        self, objective: LeastSquares, theta: Theta, state: AutoState, *, key: PRNGKeyArray
+    ) -> tuple[Theta, AutoState, StepInfo]:
+        linearization = objective.linearize(theta)
+        residual = linearization.residual
+        loss = 0.5 * jnp.sum(residual**2)
+        is_lost = state.trend.is_jump(loss, JUMP)
+
+        system, _ = self.solver.factorize(linearization, None, key=key)
+        scale = system.trace()
+        momentum = self._momentum(state)
+        phi, info = direction(system, linearization, state.phi, momentum, state.damping * scale)
+        bias = 1 - momentum**2 * (1 - state.bias)
+        ahead = jax.tree.map(lambda leaf: leaf / jnp.sqrt(bias), phi)
+        rate = schedule.at(self.learning_rate, state.step) * self._remaining(state.step)
+        reached = descend(theta, ahead, rate)
+
+        change = rate * linearization.jvp(ahead)
+        after = objective.residual(reached)
+        surprise = jnp.linalg.norm(after - residual + change) / jnp.linalg.norm(change)
+        is_taken = ~is_lost & (0.5 * jnp.sum(after**2) <= WORST * loss)
+
+        trend = state.trend.follow(loss, state.age)
+        age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
+        settled = AutoState(
+            phi, theta, state.step + 1, bias, self._next_damping(state, surprise), age, trend
+        )
+        back = jax.tree.map(lambda a, b: jnp.where(is_lost, a, b), state.before, theta)
+        theta, new_state = jax.tree.map(
+            lambda new, old: jnp.where(is_taken, new, old),
+            (reached, settled),
+            (back, self._set_back(state, back, trend)),
+        )
+        details = {
+            "step_size": jnp.where(is_taken, rate, 0.0),
+            "damping": info.damping,
+            "momentum": momentum,
+            "update_norm": jnp.where(is_taken, rate * norm(ahead), 0.0),
+            "surprise": surprise,
+        }
+        shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # of where it is back to
+        return theta, new_state, StepInfo(shown, details, info.is_recovered)
+
+    def _momentum(self, state: AutoState) -> Float[Array, ""]:
+        forgetting = schedule.at(self.forgetting, state.step)
+        return jnp.clip(1 - forgetting / (state.age + YOUNGEST), 0.0, MOST_MOMENTUM)
+
+    def _remaining(self, step: Int[Array, ""]) -> Float[Array, ""]:
+        """1 until the decay begins, then down to 0 at the end of the run."""
+        begin = schedule.at(self.decay_from, step)
+        return jnp.clip((1 - step / self.horizon) / (1 - begin), 0.0, 1.0)
+
+    def _next_damping(self, state: AutoState, surprise: Float[Array, ""]) -> Float[Array, ""]:
+        is_surprised = ~(surprise <= schedule.at(self.surprise, state.step))
+        moved = state.damping * jnp.where(is_surprised, DAMPING_FACTOR, 1 / DAMPING_FACTOR)
+        return jnp.clip(moved, schedule.at(self.least_damping, state.step), HIGHEST_DAMPING)
+
+    def _set_back(self, state: AutoState, theta: Theta, trend: Trend) -> AutoState:
+        """After a step that is not taken, or taken back: no momentum, and more damping."""
+        nothing = jnp.array(0.0)
+        return AutoState(
+            jax.tree.map(jnp.zeros_like, state.phi),
+            theta,
+            state.step + 1,
+            nothing,
+            jnp.minimum(SETBACK * state.damping, HIGHEST_DAMPING),
+            0.5 * state.age,
+            trend,
+        )
+
+
+def auto(
+    learning_rate: Any = 0.2,
+    surprise: Any = 0.9,
+    damping: Any = 1e-4,
+    least_damping: Any = 1e-12,
+    forgetting: Any = 5.0,
+    decay_from: Any = 0.5,
+) -> Auto:
+    """SPRING that sets its damping, momentum and step size itself; nothing needs tuning."""
+    return Auto(Smaller(), learning_rate, surprise, damping, least_damping, forgetting, decay_from)

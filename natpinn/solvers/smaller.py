@@ -1,0 +1,30 @@
+"""The exact solve, in whichever space is smaller."""
+
+from jaxtyping import PRNGKeyArray
+
+from ..models import Theta, parameter_count
+from ..objective import Linearization
+from .base import DampedSolver
+from .dual import Dual, DualFactorization
+from .primal import Primal, PrimalFactorization
+
+
+class Smaller(DampedSolver[None]):
+    """x by the kernel if there are fewer rows than parameters, and by the Gramian if not."""
+
+    def init(self, theta: Theta) -> None:
+        return None
+
+    def factorize(
+        self, linearization: Linearization, state: None, *, key: PRNGKeyArray
+    ) -> tuple[DualFactorization | PrimalFactorization, None]:
+        rows, parameters = len(linearization.residual), parameter_count(linearization.theta)
+        system, _ = _of(rows, parameters).factorize(linearization, None, key=key)
+        return system, None
+
+    def system_bytes(self, rows: int, parameters: int) -> int:
+        return _of(rows, parameters).system_bytes(rows, parameters)
+
+
+def _of(rows: int, parameters: int) -> Dual | Primal:
+    return Dual() if rows <= parameters else Primal()

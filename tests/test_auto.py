@@ -1,0 +1,180 @@
+"""The optimizer that sets its own damping, momentum and step size."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from natpinn import Box, Condition, InputError, Nystrom, Problem, auto, laplacian, train
+from natpinn.optimizers import Auto
+from natpinn.optimizers.trend import Trend
+from natpinn.solvers import Dual, Primal, Smaller
+from natpinn.train import horizon
+
+KEY = jax.random.key(0)
+SQUARE = Box.unit(2)
+
+
+def _exact(x):
+    return jnp.prod(jnp.sin(jnp.pi * x))
+
+
+def _problem(weight=1.0):
+    return Problem(
+        {
+            "interior": Condition(
+                lambda u, x: laplacian(u)(x) + 2 * jnp.pi**2 * _exact(x), SQUARE, weight, 40
+            ),
+            "boundary": Condition(lambda u, x: u(x), SQUARE.boundary, weight, 20),
+        },
+        solution=_exact,
+        widths=(12, 12),
+    )
+
+
+PROBLEM = _problem()
+MODEL = PROBLEM.default_model(KEY)
+OBJECTIVE, THETA = PROBLEM.objective(MODEL, PROBLEM.sample(KEY))
+EVALUATION = PROBLEM.evaluation(MODEL, KEY)
+
+
+def run(optimizer, **options):
+    return train(OBJECTIVE, THETA, optimizer, EVALUATION, key=KEY, **options)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return run(auto(), steps=200)
+
+
+def test_it_needs_no_settings(result):
+    assert result.status == "finished"
+    assert min(r["relative_l2_error"] for r in result.history) < 2e-3
+    assert result.history[-1]["rejected_steps"] == 0
+
+
+def test_the_step_falls_to_zero_at_a_known_end(result):
+    sizes = {r["step"]: r["step_size"] for r in result.history if "step_size" in r}
+    assert sizes[1] == pytest.approx(0.2)
+    assert sizes[200] == pytest.approx(0.2 * (1 / 200) / 0.5)
+    timed = run(auto(), budget=1.0).history[-1]["step_size"]
+    assert timed < 0.1
+
+
+def test_momentum_grows_and_damping_falls(result):
+    records = result.history[1:]
+    assert records[0]["momentum"] == pytest.approx(0.5)
+    assert records[-1]["momentum"] > 0.9
+    assert records[-1]["damping"] < 1e-3 * records[0]["damping"]
+
+
+def test_it_does_not_depend_on_the_scale_of_the_loss():
+    """Weights of 4 and 1 give the same steps: a power of two changes no digit."""
+
+    def steps(weight):
+        problem = _problem(weight)
+        objective, theta = problem.objective(MODEL, problem.sample(KEY))
+        optimizer, state = auto(), auto().init(theta)
+        taken, info = [], None
+        for i in range(8):
+            batch = objective.resample(jax.random.fold_in(KEY, i))
+            theta, state, info = optimizer.step(batch, theta, state, key=KEY)
+            taken.append(ravel_pytree(theta)[0])
+        assert info is not None
+        return jnp.array(taken), state, info
+
+    (one, state, info), (four, other, scaled) = steps(1.0), steps(4.0)
+    np.testing.assert_allclose(four, one, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(other.damping, state.damping, rtol=1e-12)
+    np.testing.assert_allclose(scaled.loss, 4 * info.loss, rtol=1e-6)
+
+
+def test_both_forms_of_the_solve_take_the_same_steps():
+    """With fewer rows than parameters, and with more."""
+    states = []
+    for solver in (Dual(), Primal(), Smaller()):
+        optimizer = Auto(solver, 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.5)
+        theta, state = THETA, optimizer.init(THETA)
+        for _ in range(3):
+            theta, state, _ = optimizer.step(OBJECTIVE, theta, state, key=KEY)
+        states.append(ravel_pytree(theta)[0])
+    for other in states[1:]:
+        np.testing.assert_allclose(other, states[0], rtol=1e-6, atol=1e-9)
+    assert Smaller().system_bytes(10, 100) == Dual().system_bytes(10, 100)
+    assert Smaller().system_bytes(100, 10) == Primal().system_bytes(100, 10)
+    with pytest.raises(InputError, match="trace"):
+        Auto(Nystrom(0.1), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.5)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_step_that_a_fresh_batch_does_not_bear_out_is_taken_back():
+    optimizer, state = auto(), auto().init(THETA)
+    good, state, _ = optimizer.step(OBJECTIVE, THETA, state, key=KEY)
+    bad = jax.tree.map(lambda leaf: leaf + 10.0, good)
+    theta, after, info = optimizer.step(OBJECTIVE, bad, state, key=KEY)
+    for found, wanted in zip(jax.tree.leaves(theta), jax.tree.leaves(THETA), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert float(after.damping) == pytest.approx(10 * float(state.damping))
+    assert all(not leaf.any() for leaf in jax.tree.leaves(after.phi))
+    assert float(info.details["step_size"]) == 0
+    assert np.isfinite(float(info.loss))
+
+    lost = jax.tree.map(lambda leaf: leaf * jnp.nan, good)
+    theta, after, info = optimizer.step(OBJECTIVE, lost, state, key=KEY)
+    assert np.isfinite(ravel_pytree((theta, after.damping, after.trend.fast))[0]).all()
+    assert np.isfinite(float(info.loss))
+
+
+def test_a_trend_sees_through_noise():
+    noise = np.random.default_rng(0)
+
+    def follow(losses):
+        trend, rising = Trend.start(), []
+        for i, loss in enumerate(losses):
+            trend = trend.follow(jnp.array(loss), jnp.array(float(i)))
+            rising.append(bool(trend.is_rising))
+        return trend, rising
+
+    k = np.arange(1, 301)
+    shaken = np.exp(0.2 * noise.standard_normal(300))
+    falling, rising = follow(shaken / k**2)
+    assert not any(rising[20:])
+    assert not falling.is_jump(jnp.array(2.0 / 300**2), 10.0)
+    assert falling.is_jump(jnp.array(20.0 / 300**2), 10.0)
+    assert falling.is_jump(jnp.array(jnp.nan), 10.0)
+    _, rising = follow(shaken * k)
+    assert all(rising[20:])
+    assert not Trend.start().is_jump(jnp.array(jnp.nan), 10.0)
+
+
+def test_the_horizon_is_known_from_steps_or_from_speed():
+    assert horizon(0, 0.0, None, 60.0) == np.inf
+    assert horizon(0, 0.0, 500, 60.0) == 500
+    assert horizon(50, 2.0, None, 60.0) == 1500
+    assert horizon(50, 2.0, 500, 60.0) == 500
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(monkeypatch):
+    whole = run(auto(), steps=30)
+    monkeypatch.setattr(sys.modules["natpinn.train"], "SECONDS_PER_CALL", 0.0)
+    first = run(auto(), steps=30, callbacks=[lambda progress: progress.step >= 12])
+    rest = run(auto(), steps=30, resume=first.snapshot, history=first.history)
+    one, other = (ravel_pytree(r.state.theta)[0] for r in (whole, rest))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("surprise", 0, "surprise must be above 0"),
+        ("forgetting", -1, "forgetting must be above 0"),
+        ("decay_from", 1, "decay_from must be at least 0 and below 1"),
+        ("least_damping", 0, "damping must be above 0"),
+        ("learning_rate", "fast", "learning_rate must be a number"),
+    ],
+)
+def test_wrong_settings_say_why(setting, value, message):
+    with pytest.raises(InputError, match=message):
+        auto(**{setting: value})
