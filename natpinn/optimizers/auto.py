@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
@@ -20,10 +20,10 @@ from .trend import Trend
 
 MOST_MOMENTUM = 0.999
 YOUNGEST = 10.0  # an age that counts before the first step: momentum starts at one half
-DAMPING_FACTOR = 1.5  # from one step to the next
+DAMPING_FACTOR = 4.0  # at most, from one step to the next
 HIGHEST_DAMPING = 1e2  # relative, as all dampings here
 SETBACK = 10.0  # what the damping is multiplied with after a step that was taken back
-WORST = 1e4  # times the loss of a batch: beyond it a step is not taken
+WORST = 3.0  # a larger surprise that does not lower the loss of its batch is not followed
 JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is taken back
 AGEING_BACK = 2.0  # how much younger a rising loss makes
 
@@ -49,8 +49,9 @@ class Auto(Optimizer[AutoState]):
     does not: the surprise is how far the residual is from its linear prediction, relative to the
     predicted change. Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that
     counts steps and goes back while the loss rises on fresh batches. The step is a fixed share of
-    the direction, and falls to zero over the second half of a run whose end is known. A step after
-    which a fresh batch has several times the loss is taken back.
+    the direction, and falls to zero over the second half of a run whose end is known. A step that
+    surprises too much is not taken, and one after which a fresh batch has many times the loss is
+    taken back.
     """
 
     demand: ClassVar[Demand] = Demand.KERNEL
@@ -103,7 +104,7 @@ class Auto(Optimizer[AutoState]):
         change = rate * linearization.jvp(ahead)
         after = objective.residual(reached)
         surprise = jnp.linalg.norm(after - residual + change) / jnp.linalg.norm(change)
-        is_taken = ~is_lost & (0.5 * jnp.sum(after**2) <= WORST * loss)
+        is_taken = ~is_lost & ((surprise <= WORST) | (0.5 * jnp.sum(after**2) <= loss))
 
         trend = state.trend.follow(loss, state.age)
         age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
@@ -114,7 +115,7 @@ class Auto(Optimizer[AutoState]):
         theta, new_state = jax.tree.map(
             lambda new, old: jnp.where(is_taken, new, old),
             (reached, settled),
-            (back, self._set_back(state, back, trend)),
+            (back, self._set_back(state, back, trend, is_lost)),
         )
         details = {
             "step_size": jnp.where(is_taken, rate, 0.0),
@@ -136,28 +137,30 @@ class Auto(Optimizer[AutoState]):
         return jnp.clip((1 - step / self.horizon) / (1 - begin), 0.0, 1.0)
 
     def _next_damping(self, state: AutoState, surprise: Float[Array, ""]) -> Float[Array, ""]:
-        is_surprised = ~(surprise <= schedule.at(self.surprise, state.step))
-        moved = state.damping * jnp.where(is_surprised, DAMPING_FACTOR, 1 / DAMPING_FACTOR)
+        factor = (surprise / schedule.at(self.surprise, state.step)) ** 0.5
+        moved = state.damping * jnp.clip(factor, 1 / DAMPING_FACTOR, DAMPING_FACTOR)
         return jnp.clip(moved, schedule.at(self.least_damping, state.step), HIGHEST_DAMPING)
 
-    def _set_back(self, state: AutoState, theta: Theta, trend: Trend) -> AutoState:
-        """After a step that is not taken, or taken back: no momentum, and more damping."""
-        nothing = jnp.array(0.0)
+    def _set_back(
+        self, state: AutoState, theta: Theta, trend: Trend, is_lost: Bool[Array, ""]
+    ) -> AutoState:
+        """After a step that is not taken: more damping. One taken back costs the momentum, too."""
+        kept = jnp.where(is_lost, 0.0, 1.0)
         return AutoState(
-            jax.tree.map(jnp.zeros_like, state.phi),
+            jax.tree.map(lambda leaf: kept * leaf, state.phi),
             theta,
             state.step + 1,
-            nothing,
+            kept * state.bias,
             jnp.minimum(SETBACK * state.damping, HIGHEST_DAMPING),
-            0.5 * state.age,
+            jnp.where(is_lost, 0.5, 1.0) * state.age,
             trend,
         )
 
 
 def auto(
     learning_rate: Any = 0.2,
-    surprise: Any = 0.9,
-    damping: Any = 1e-4,
+    surprise: Any = 1.5,
+    damping: Any = 1e-2,
     least_damping: Any = 1e-12,
     forgetting: Any = 5.0,
     decay_from: Any = 0.5,
