@@ -34,7 +34,7 @@ def test_list_names_everything(natpinn_command):
     names = json.loads(out)
     assert code == 0
     assert set(names["problems"]) == set(natpinn.problems.CATALOGUE)
-    natural = {"engd", "engd_w", "spring", "engd_w_nystrom", "spring_nystrom"}
+    natural = {"auto", "engd", "engd_w", "spring", "engd_w_nystrom", "spring_nystrom"}
     others = {"sgd", "adam", "lbfgs", "hessian_free", "kfac"}
     assert set(names["optimizers"]) == natural | others
     code, out, _ = natpinn_command("list")
