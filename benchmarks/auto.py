@@ -14,7 +14,6 @@ import lines
 
 from natpinn import config
 from natpinn.problem import Problem
-from natpinn.run import model_key
 from natpinn.settings import flatten
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -74,17 +73,11 @@ def solve(name: str, seed: int, is_small: bool, ends: dict[str, Any]) -> lines.R
     given = {f"optimizer.{key}": value for key, value in VARIANTS[variant].items()}
     sizes = flatten(SMALL[problem]) if is_small else {}
     settings = config.resolve({"problem.name": problem, "seed": seed, **sizes, **given})
-    points = tuple(settings.points.items())
-    built = BUILT.setdefault((problem, points), settings.build_problem())
-    return lines.solve(
-        f"{name}-{seed}",
-        ("step", "seconds", "loss", "l2_error", "damping", "momentum", "surprise"),
-        built,
-        model=settings.build_model(built, model_key(seed)),
-        optimizer=settings.build_optimizer(),
-        seed=seed,
-        **ends,
-    )
+    described = (problem, tuple(settings.points.items()))
+    if described not in BUILT:
+        BUILT[described] = settings.build_problem()
+    columns = ("step", "seconds", "loss", "l2_error", "damping", "momentum", "surprise")
+    return lines.solve_settings(f"{name}-{seed}", columns, settings, BUILT[described], **ends)
 
 
 def table(records: dict[str, lines.Record]) -> str:

@@ -10,7 +10,6 @@ run at a time: two have half the speed each.
 import lines
 
 from natpinn import config
-from natpinn.run import model_key
 
 DECAY = {"schedule": "cosine_decay_schedule", "init_value": 1e-3, "decay_steps": 200_000}
 METHODS = {
@@ -44,16 +43,8 @@ def main() -> None:
 def solve(name: str, budget: float) -> lines.Record:
     problem, method = name.split("-")
     settings = config.resolve({"problem.name": problem, **METHODS[method]})
-    built = settings.build_problem()
-    return lines.solve(
-        name,
-        ("step", "seconds", "loss", "l2_error", "step_size"),
-        built,
-        model=settings.build_model(built, model_key(settings.seed)),
-        optimizer=settings.build_optimizer(),
-        steps_per_batch=settings.sampling.steps_per_batch,
-        budget=budget,
-    )
+    columns = ("step", "seconds", "loss", "l2_error", "step_size")
+    return lines.solve_settings(name, columns, settings, budget=budget)
 
 
 def table(records: dict[str, lines.Record]) -> str:

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import natpinn
+from natpinn.config import Config
+from natpinn.problem import Problem
+from natpinn.run import model_key
 
 Record = dict[str, Any]
 
@@ -27,6 +30,27 @@ def solve(name: str, columns: Sequence[str], problem: Any, **options: Any) -> Re
     solution = natpinn.solve(problem, progress=False, **options)
     history = [{key: r[key] for key in columns if key in r} for r in solution.history]
     return {"name": name, "summary": solution.summary, "history": history}
+
+
+def solve_settings(
+    name: str,
+    columns: Sequence[str],
+    settings: Config,
+    problem: Problem | None = None,
+    **limits: Any,
+) -> Record:
+    """The run that settings describe, with the problem that they describe or the same one again."""
+    problem = problem or settings.build_problem()
+    return solve(
+        name,
+        columns,
+        problem,
+        model=settings.build_model(problem, model_key(settings.seed)),
+        optimizer=settings.build_optimizer(),
+        steps_per_batch=settings.sampling.steps_per_batch,
+        seed=settings.seed,
+        **limits,
+    )
 
 
 def append(path: Path, record: Record) -> None:

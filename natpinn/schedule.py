@@ -70,9 +70,19 @@ def forgetting(value: Any) -> Schedule:
     return schedule(value, "forgetting", minimum=0.0, positive=True)
 
 
-def share(value: Any) -> Schedule:
+def least_damping(value: Any) -> Schedule:
+    """λ > 0, below which a damping does not fall."""
+    return schedule(value, "least_damping", minimum=0.0, positive=True)
+
+
+def decay_from(value: Any) -> Schedule:
     """A share of a run, below all of it."""
     return schedule(value, "decay_from", minimum=0.0, below=1.0)
+
+
+def horizon(value: Any) -> Float[Array, ""]:
+    """How many steps a run will have, infinity if that is not known."""
+    return float64(value, "horizon")
 
 
 def norm_cap(value: Any) -> Schedule | None:

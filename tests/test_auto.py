@@ -171,7 +171,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(monkeypatch):
         ("surprise", 0, "surprise must be above 0"),
         ("forgetting", -1, "forgetting must be above 0"),
         ("decay_from", 1, "decay_from must be at least 0 and below 1"),
-        ("least_damping", 0, "damping must be above 0"),
+        ("least_damping", 0, "least_damping must be above 0"),
         ("learning_rate", "fast", "learning_rate must be a number"),
     ],
 )

@@ -28,10 +28,6 @@ JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is take
 AGEING_BACK = 2.0  # how much younger a rising loss makes
 
 
-def _number(value: Any) -> Float[Array, ""]:
-    return jnp.asarray(value, dtype=jnp.float64)
-
-
 class AutoState(NamedTuple):
     phi: Theta  # the direction before bias correction
     before: Theta  # the parameters before the last step
@@ -60,10 +56,10 @@ class Auto(Optimizer[AutoState]):
     learning_rate: Schedule = eqx.field(converter=schedule.learning_rate)
     surprise: Schedule = eqx.field(converter=schedule.surprise)
     damping: Schedule = eqx.field(converter=schedule.damping)
-    least_damping: Schedule = eqx.field(converter=schedule.damping)
+    least_damping: Schedule = eqx.field(converter=schedule.least_damping)
     forgetting: Schedule = eqx.field(converter=schedule.forgetting)
-    decay_from: Schedule = eqx.field(converter=schedule.share)
-    horizon: Float[Array, ""] = eqx.field(converter=_number, default=jnp.inf)  # steps of the run
+    decay_from: Schedule = eqx.field(converter=schedule.decay_from)
+    horizon: Float[Array, ""] = eqx.field(converter=schedule.horizon, default=jnp.inf)
 
     def __check_init__(self):
         if not isinstance(self.solver, Dual | Primal | Smaller):
@@ -73,7 +69,7 @@ class Auto(Optimizer[AutoState]):
             )
 
     def until(self, horizon: float) -> "Auto":
-        return eqx.tree_at(lambda auto: auto.horizon, self, _number(horizon))
+        return eqx.tree_at(lambda auto: auto.horizon, self, schedule.horizon(horizon))
 
     def init(self, theta: Theta) -> AutoState:
         zero = jax.tree.map(jnp.zeros_like, theta)
