@@ -23,8 +23,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fast": {"name": "auto", "learning_rate": 0.4},
     "careful": {"name": "auto", "surprise": 0.5},
     "forgetful": {"name": "auto", "forgetting": 15.0},
-    "damped": {"name": "auto", "least_damping": 1e-8},
-    "no_decay": {"name": "auto", "decay_from": 0.999999},
+    "damped": {"name": "auto", "least_damping": 1e-12},
+    "no_settling": {"name": "auto", "settle_from": 0.999999},
 }
 SMALL: dict[str, dict[str, Any]] = {
     "poisson_5d": {

@@ -6,7 +6,7 @@ u_t + u u_x = ν u_xx on [0, 1] × [−1, 1], u(0, x) = −sin(πx), u(t, ±1) =
 import jax.numpy as jnp
 import numpy as np
 
-from natpinn import Box, Condition, Problem, Sobol, Solution, TimeSpace, engd_w, partial, solve
+from natpinn import Box, Condition, Problem, Sobol, Solution, TimeSpace, partial, solve
 
 NU = 0.01 / jnp.pi
 NODES, WEIGHTS = np.polynomial.hermite.hermgauss(100)
@@ -42,7 +42,7 @@ problem = Problem(
 
 
 def main(steps: int = 400, **options) -> Solution:
-    return solve(problem, optimizer=engd_w(damping=1e-5), steps=steps, **options)
+    return solve(problem, steps=steps, **options)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
-"""An inverse problem: the diffusivity of a rod from 50 noisy temperatures.
-
-u_t = κ u_xx on [0, 1] × [0, 1], u = 0 at both ends; κ is trained together with the network.
-"""
+"""The diffusivity κ of a rod from 50 noisy temperatures: u_t = κ u_xx, u = 0 at both ends."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from natpinn import MLP, Box, Condition, Data, Problem, Solution, TimeSpace, engd_w, partial, solve
+from natpinn import MLP, Box, Condition, Data, Problem, Solution, TimeSpace, partial, solve
 
 KAPPA, NOISE = 0.1, 0.01
 
@@ -48,9 +45,12 @@ problem = Problem(
 )
 
 
+def model(key):
+    return Rod(MLP(2, (20, 20), key=key), jnp.array(0.0))
+
+
 def main(steps: int = 200, **options) -> Solution:
-    rod = Rod(MLP(2, (20, 20), key=jax.random.key(0)), jnp.array(0.0))
-    return solve(problem, rod, engd_w(damping=1e-4), steps=steps, **options)
+    return solve(problem, model(jax.random.key(0)), steps=steps, **options)
 
 
 if __name__ == "__main__":

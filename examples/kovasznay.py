@@ -5,7 +5,7 @@
 
 import jax.numpy as jnp
 
-from natpinn import Box, Condition, Problem, Solution, engd_w, solve, value_gradient_laplacian
+from natpinn import Box, Condition, Problem, Solution, solve, value_gradient_laplacian
 
 RE = 40.0
 LAMBDA = RE / 2 - (RE**2 / 4 + 4 * jnp.pi**2) ** 0.5
@@ -47,7 +47,7 @@ problem = Problem(
 
 
 def main(steps: int = 300, **options) -> Solution:
-    return solve(problem, optimizer=engd_w(damping=1e-6), steps=steps, **options)
+    return solve(problem, steps=steps, **options)
 
 
 if __name__ == "__main__":

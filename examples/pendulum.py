@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from scipy.integrate import solve_ivp
 
-from natpinn import Box, Condition, Data, Problem, Solution, partial, solve, spring
+from natpinn import Box, Condition, Data, Problem, Solution, partial, solve
 
 START, END = 2.0, 10.0
 time = Box([0], [END])
@@ -12,7 +12,7 @@ reference = solve_ivp(
     lambda t, y: [y[1], -jnp.sin(y[0])],
     (0, END),
     [START, 0.0],
-    t_eval=jnp.linspace(0, END, 2001),
+    t_eval=jnp.linspace(0, END, 50_001),
     rtol=1e-12,
     atol=1e-12,
 )
@@ -35,7 +35,7 @@ problem = Problem(
 
 
 def main(steps: int = 600, **options) -> Solution:
-    return solve(problem, optimizer=spring(damping=1e-4, norm_cap=1e-2), steps=steps, **options)
+    return solve(problem, steps=steps, **options)
 
 
 if __name__ == "__main__":

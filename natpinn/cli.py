@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
-import equinox as eqx
 import tomli_w
 import typer
 from rich.console import Console
@@ -25,7 +24,7 @@ from .problems import CATALOGUE
 from .resources import describe as describe_plan
 from .resources import explain as explain_plan
 from .resume import resume as resume_run
-from .run import Parts, model_key, plan, run
+from .run import assemble, model_key, plan, run
 from .settings import parse_setting, read_file, without_dependants
 from .signals import STOPPED, Interrupts, say
 from .solution import Solution, section
@@ -167,19 +166,14 @@ def solve(
     if (base | flags).get("compute.devices") == "all":
         cluster.join()  # before anything is computed
     resolved = configuration.resolve(without_dependants(base, flags) | flags)
-    described = resolved.as_dict()
-    built = resolved.build_problem()
-    optimizer_built = resolved.build_optimizer()
     folder = out or _free_folder(resolved)
     if cluster.is_first():
         records.check_free(folder)
-    key = model_key(resolved.seed)
+    parts = assemble(resolved)
     if dry_run:
-        built.check(eqx.filter_eval_shape(resolved.build_model, built, key))
-        print(json.dumps(described, indent=2) if as_json else tomli_w.dumps(described).rstrip())
+        text = parts.described
+        print(json.dumps(text, indent=2) if as_json else tomli_w.dumps(text).rstrip())
         return
-    model = resolved.build_model(built, key)
-    parts = Parts.make(built, model, optimizer_built, resolved, described)
     if explain:
         planned = plan(parts, always_compile=True)
         print(json.dumps(describe_plan(planned), indent=2) if as_json else explain_plan(planned))

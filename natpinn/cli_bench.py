@@ -91,6 +91,7 @@ def bench_scaling(
     """
     given = dict(map(parse_setting, settings or []))
     base = configuration.resolve({**given, "problem.name": problem})
+    conditions = base.build_problem().conditions
     known = ("rows", "parameters", "dimension", "devices")
     for name in vary or ():
         if name not in known:
@@ -98,7 +99,7 @@ def bench_scaling(
 
     def make(points: float, widths: float, dimension: int | None) -> Any:
         sized: dict[str, Any] = {
-            f"points.{key}": max(1, round(points * n)) for key, n in base.points.items()
+            f"points.{key}": max(1, round(points * c.points)) for key, c in conditions.items()
         }
         sized["model.widths"] = [max(1, round(widths * w)) for w in base.model.widths]
         if dimension is not None:

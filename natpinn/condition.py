@@ -20,14 +20,15 @@ class Condition(eqx.Module):
     """residual(u, x) = 0 for every x of the domain; in the loss, weight/(2n) Σ residual².
 
     `residual` gets the model and ONE point, and returns one number or a vector of them. `points` is
-    how many a batch has: by default all of measured data, and otherwise 500, or 100 for a domain
-    of lower dimension than its points.
+    how many a batch has: by default all of measured data, and otherwise what `natpinn.solve`
+    proposes for the model, or 500, and 100 for a domain of lower dimension than its points.
     """
 
     residual: Callable[[Any, Point], Float[Array, "..."]]
     domain: Domain
     weight: Float[Array, ""]
     points: int = eqx.field(static=True)
+    is_sized: bool = eqx.field(static=True)  # somebody has said how many points
     sampler: Sampler
 
     def __init__(
@@ -48,6 +49,7 @@ class Condition(eqx.Module):
         self.domain = domain
         self.weight = float64(weight, "weight")
         self.points = _default_points(domain) if points is None else points
+        self.is_sized = points is not None or domain.size is not None
         self.sampler = sampler
         if not (self.weight.ndim == 0 and bool(self.weight > 0) and bool(self.weight < jnp.inf)):
             raise InputError(f"a weight must be a positive number, got {weight}")
@@ -69,7 +71,7 @@ class Condition(eqx.Module):
             self.residual,
             self.domain,
             self.weight,
-            self.points if points is None else points,
+            self.points if points is None and self.is_sized else points,
             self.sampler if sampler is None else sampler,
         )
 

@@ -41,7 +41,7 @@ _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true o
 
 FORMAT = 2
 OLDEST_FORMAT = 2  # that can still be read; format 1 was never released
-DEFAULT_OPTIMIZER = "engd_w"
+DEFAULT_OPTIMIZER = "auto"
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0
 
@@ -129,7 +129,7 @@ class Config:
     seed: int
     problem: ProblemConfig
     optimizer: dict[str, Any]
-    points: dict[str, int]
+    points: dict[str, int | None]  # none: as many as are proposed for the model
     model: ModelConfig
     sampling: SamplingConfig
     evaluation: EvaluationConfig
@@ -151,7 +151,7 @@ class Config:
             problem = problem.with_sampler(_choose("sampler", self.sampling.points, SAMPLERS)())
         if self.sampling.held:
             problem = problem.with_held_points(self.seed)
-        problem = problem.with_points(self.points)
+        problem = problem.with_points({k: n for k, n in self.points.items() if n is not None})
         if self.evaluation.points is not None:
             problem = problem.with_evaluation_points(self.evaluation.points)
         return problem
@@ -305,7 +305,10 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         "problem.name": name,
         "problem.own": False,
         **_dimension_default(name, problem),
-        **{f"points.{key}": c.points for key, c in problem.conditions.items()},
+        **{
+            f"points.{key}": c.points if c.is_sized else "none"
+            for key, c in problem.conditions.items()
+        },
         "model.name": "mlp",
         "model.widths": list(problem.widths),
         "model.activation": "tanh",

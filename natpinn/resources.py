@@ -52,7 +52,7 @@ def plan_step(
     mesh = make_mesh(devices)
     size = sizes.size_of(objective.planned(Plan(mesh=mesh)), theta, optimizer)
     always_compile = always_compile or memory_limit is not None
-    target, share = _available(memory_limit), 1.0
+    target, share = step_memory(memory_limit), 1.0
     for _ in range(ATTEMPTS):
         plan = planner.choose(size, int(share * target), mesh)
         predicted = planner.peak(size, plan)
@@ -60,7 +60,7 @@ def plan_step(
             return Planned(plan, size, target, predicted, None)
         compiled = program_bytes(objective.planned(plan), theta, optimizer)
         memory.release()
-        available = _available(memory_limit)  # less than before: a program takes memory too
+        available = step_memory(memory_limit)  # less than before: a program takes memory too
         if compiled <= available:
             return Planned(plan, size, available, predicted, compiled)
         share *= min(0.9, available / compiled)
@@ -99,7 +99,7 @@ def unpack_plan(packed: dict[str, np.ndarray], mesh: Mesh | None) -> Plan:
     return Plan(held=bool(numbers["held"]), mesh=mesh, **limits)
 
 
-def _available(memory_limit: int | None) -> int:
+def step_memory(memory_limit: int | None) -> int:
     """What a step may take: all that is free, or what the limit leaves."""
     if memory_limit is None:
         return memory.free_bytes()

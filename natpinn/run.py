@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from . import cluster, records
+from . import batch, cluster, records
 from .checkpoint import named_arrays
 from .config import Config, resolve
 from .display import Display
@@ -143,19 +143,21 @@ def assemble(
     optimizer: Optimizer | None = None,
 ) -> Parts:
     """What a configuration describes, with objects in place of what it has names for."""
-    described = config.as_dict()
-    described["problem"]["own"] = problem is not None and not problem.is_catalogued
+    is_own = problem is not None and not problem.is_catalogued
     problem = config.build_problem() if problem is None else config.apply_sizes(problem)
-    if optimizer is None:
-        optimizer = config.build_optimizer()
-    else:
+    own_model = None if model is None else as_model(model)
+    model = own_model or config.build_model(problem, model_key(config.seed))
+    method = optimizer or config.build_optimizer()
+    proposed = batch.propose(problem, model, method, config.memory_limit)
+    config = replace(config, points={**config.points, **proposed})
+
+    described = config.as_dict()
+    described["problem"]["own"] = is_own
+    if optimizer is not None:
         described["optimizer"] = describe(optimizer)
-    if model is None:
-        model = config.build_model(problem, model_key(config.seed))
-    else:
-        model = as_model(model)
-        described["model"] = {"name": type(model).__name__}
-    return Parts.make(problem, model, optimizer, config, described)
+    if own_model is not None:
+        described["model"] = {"name": type(own_model).__name__}
+    return Parts.make(problem.with_points(proposed), model, method, config, described)
 
 
 def run(

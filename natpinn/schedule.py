@@ -75,9 +75,14 @@ def least_damping(value: Any) -> Schedule:
     return schedule(value, "least_damping", minimum=0.0, positive=True)
 
 
-def decay_from(value: Any) -> Schedule:
-    """A share of a run, below all of it."""
-    return schedule(value, "decay_from", minimum=0.0, below=1.0)
+def calm(value: Any) -> Schedule:
+    """How far steps may surprise while a run settles."""
+    return schedule(value, "calm", minimum=0.0, positive=True)
+
+
+def settle_from(value: Any) -> Schedule:
+    """The share of a run after which it settles."""
+    return schedule(value, "settle_from", minimum=0.0, below=1.0)
 
 
 def horizon(value: Any) -> Float[Array, ""]:

@@ -1,6 +1,7 @@
 """What a step is made of: rows, parameters, bytes and operations, from shapes alone."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
@@ -69,17 +70,31 @@ class Size:
 
 def size_of(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> Size:
     """The sizes of a step; nothing is computed."""
+    names = objective.row_counts(theta)
+    conditions = {n: _condition_size(objective, theta, n, optimizer.demand) for n in names}
+    return _size(conditions, theta, optimizer)
+
+
+def resized(size: Size, points: Mapping[str, int], theta: Theta, optimizer: Optimizer) -> Size:
+    """The sizes of a step with other numbers of points."""
+    conditions = {
+        name: replace(c, points=points.get(name, c.points)) for name, c in size.conditions.items()
+    }
+    return _size(conditions, theta, optimizer)
+
+
+def _size(conditions: dict[str, ConditionSize], theta: Theta, optimizer: Optimizer) -> Size:
     state = jax.eval_shape(optimizer.init, theta)
-    counts = objective.row_counts(theta)
     parameters = parameter_count(theta)
+    rows = sum(c.points * c.rows for c in conditions.values())
     return Size(
-        {name: _condition_size(objective, theta, name, optimizer.demand) for name in counts},
+        conditions,
         parameters,
         _bytes_of(theta) + _bytes_of(state),
         optimizer.demand,
-        optimizer.system_bytes(sum(counts.values()), parameters)
+        optimizer.system_bytes(rows, parameters)
         + (_bytes_of(state) if optimizer.demand is Demand.LAYERS else 0),  # renewed beside the old
-        optimizer.sketch_columns(sum(counts.values())),
+        optimizer.sketch_columns(rows),
     )
 
 

@@ -59,7 +59,7 @@ def test_it_needs_no_settings(result):
 def test_the_step_falls_to_zero_at_a_known_end(result):
     sizes = {r["step"]: r["step_size"] for r in result.history if "step_size" in r}
     assert sizes[1] == pytest.approx(0.2)
-    assert sizes[200] == pytest.approx(0.2 * (1 / 200) / 0.5)
+    assert sizes[200] == pytest.approx(0.2 * (1 / 200) / 0.25)
     timed = run(auto(), budget=1.0).history[-1]["step_size"]
     assert timed < 0.1
 
@@ -96,7 +96,7 @@ def test_both_forms_of_the_solve_take_the_same_steps():
     """With fewer rows than parameters, and with more."""
     states = []
     for solver in (Dual(), Primal(), Smaller()):
-        optimizer = Auto(solver, 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.5)
+        optimizer = Auto(solver, 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)
         theta, state = THETA, optimizer.init(THETA)
         for _ in range(3):
             theta, state, _ = optimizer.step(OBJECTIVE, theta, state, key=KEY)
@@ -106,7 +106,7 @@ def test_both_forms_of_the_solve_take_the_same_steps():
     assert Smaller().system_bytes(10, 100) == Dual().system_bytes(10, 100)
     assert Smaller().system_bytes(100, 10) == Primal().system_bytes(100, 10)
     with pytest.raises(InputError, match="trace"):
-        Auto(Nystrom(0.1), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.5)  # pyright: ignore[reportArgumentType]
+        Auto(Nystrom(0.1), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_step_that_a_fresh_batch_does_not_bear_out_is_taken_back():
@@ -170,7 +170,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(monkeypatch):
     [
         ("surprise", 0, "surprise must be above 0"),
         ("forgetting", -1, "forgetting must be above 0"),
-        ("decay_from", 1, "decay_from must be at least 0 and below 1"),
+        ("settle_from", 1, "settle_from must be at least 0 and below 1"),
         ("least_damping", 0, "least_damping must be above 0"),
         ("learning_rate", "fast", "learning_rate must be a number"),
     ],

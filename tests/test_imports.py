@@ -24,7 +24,7 @@ LAYERS = [
     {"diagnostics"},
     {"train"},
     {"resources", "trackers"},
-    {"display", "report", "config", "bench", "study"},
+    {"display", "report", "config", "bench", "study", "batch"},
     {"solution"},
     {"run"},
     {"resume", "cli_bench"},

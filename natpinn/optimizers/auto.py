@@ -26,6 +26,7 @@ SETBACK = 10.0  # what the damping is multiplied with after a step that was take
 WORST = 3.0  # a larger surprise that does not lower the loss of its batch is not followed
 JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is taken back
 AGEING_BACK = 2.0  # how much younger a rising loss makes
+STAYS = 0.8  # of the share of a run after which it settles: an end that is estimated may move
 
 
 class AutoState(NamedTuple):
@@ -36,6 +37,7 @@ class AutoState(NamedTuple):
     damping: Float[Array, ""]  # relative to the trace of the kernel
     age: Float[Array, ""]
     trend: Trend
+    is_settling: Bool[Array, ""]
 
 
 class Auto(Optimizer[AutoState]):
@@ -43,11 +45,14 @@ class Auto(Optimizer[AutoState]):
 
     Damping, relative to the trace of the kernel, goes up when a step surprises and down when it
     does not: the surprise is how far the residual is from its linear prediction, relative to the
-    predicted change. Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that
-    counts steps and goes back while the loss rises on fresh batches. The step is a fixed share of
-    the direction, and falls to zero over the second half of a run whose end is known. A step that
-    surprises too much is not taken, and one after which a fresh batch has many times the loss is
-    taken back.
+    predicted change. A run first searches, with so little damping that steps surprise a lot, which
+    learns fast and keeps the loss high. For the last part of a run whose end is known it settles:
+    it begins again with much damping and no momentum, and allows for `calm` surprises only.
+
+    Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that counts steps and goes
+    back while the loss rises on fresh batches. The step is a fixed share of the direction, and
+    falls to zero at the end. A step that surprises too much is not taken, and one after which a
+    fresh batch has many times the loss is taken back.
     """
 
     demand: ClassVar[Demand] = Demand.KERNEL
@@ -58,7 +63,8 @@ class Auto(Optimizer[AutoState]):
     damping: Schedule = eqx.field(converter=schedule.damping)
     least_damping: Schedule = eqx.field(converter=schedule.least_damping)
     forgetting: Schedule = eqx.field(converter=schedule.forgetting)
-    decay_from: Schedule = eqx.field(converter=schedule.decay_from)
+    calm: Schedule = eqx.field(converter=schedule.calm)
+    settle_from: Schedule = eqx.field(converter=schedule.settle_from)
     horizon: Float[Array, ""] = eqx.field(converter=schedule.horizon, default=jnp.inf)
 
     def __check_init__(self):
@@ -75,7 +81,10 @@ class Auto(Optimizer[AutoState]):
         zero = jax.tree.map(jnp.zeros_like, theta)
         start = schedule.at(self.damping, jnp.array(0))
         nothing = jnp.array(0.0)
-        return AutoState(zero, theta, jnp.array(0), nothing, start, nothing, Trend.start())
+        searching = jnp.array(False)
+        return AutoState(
+            zero, theta, jnp.array(0), nothing, start, nothing, Trend.start(), searching
+        )
 
     def system_bytes(self, rows: int, parameters: int) -> int:
         return self.solver.system_bytes(rows, parameters)
@@ -83,6 +92,7 @@ class Auto(Optimizer[AutoState]):
     def step(
         self, objective: LeastSquares, theta: Theta, state: AutoState, *, key: PRNGKeyArray
     ) -> tuple[Theta, AutoState, StepInfo]:
+        state = self._enter_phase(state)
         linearization = objective.linearize(theta)
         residual = linearization.residual
         loss = 0.5 * jnp.sum(residual**2)
@@ -105,7 +115,14 @@ class Auto(Optimizer[AutoState]):
         trend = state.trend.follow(loss, state.age)
         age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
         settled = AutoState(
-            phi, theta, state.step + 1, bias, self._next_damping(state, surprise), age, trend
+            phi,
+            theta,
+            state.step + 1,
+            bias,
+            self._next_damping(state, info.damping / scale, surprise),
+            age,
+            trend,
+            state.is_settling,
         )
         back = jax.tree.map(lambda a, b: jnp.where(is_lost, a, b), state.before, theta)
         theta, new_state = jax.tree.map(
@@ -123,18 +140,34 @@ class Auto(Optimizer[AutoState]):
         shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # of where it is back to
         return theta, new_state, StepInfo(shown, details, info.is_recovered)
 
+    def _enter_phase(self, state: AutoState) -> AutoState:
+        """The state of a run that searches or settles; where that begins, it starts afresh."""
+        share = schedule.at(self.settle_from, state.step) * jnp.where(state.is_settling, STAYS, 1)
+        is_settling = state.step >= share * self.horizon
+        begins = is_settling & ~state.is_settling
+        start = jnp.maximum(state.damping, schedule.at(self.damping, state.step))
+        return state._replace(
+            phi=jax.tree.map(lambda leaf: jnp.where(begins, 0.0, leaf), state.phi),
+            bias=jnp.where(begins, 0.0, state.bias),
+            damping=jnp.where(begins, start, state.damping),
+            is_settling=is_settling,
+        )
+
     def _momentum(self, state: AutoState) -> Float[Array, ""]:
         forgetting = schedule.at(self.forgetting, state.step)
         return jnp.clip(1 - forgetting / (state.age + YOUNGEST), 0.0, MOST_MOMENTUM)
 
     def _remaining(self, step: Int[Array, ""]) -> Float[Array, ""]:
-        """1 until the decay begins, then down to 0 at the end of the run."""
-        begin = schedule.at(self.decay_from, step)
+        """1 until a run settles, then down to 0 at its end."""
+        begin = schedule.at(self.settle_from, step)
         return jnp.clip((1 - step / self.horizon) / (1 - begin), 0.0, 1.0)
 
-    def _next_damping(self, state: AutoState, surprise: Float[Array, ""]) -> Float[Array, ""]:
-        factor = (surprise / schedule.at(self.surprise, state.step)) ** 0.5
-        moved = state.damping * jnp.clip(factor, 1 / DAMPING_FACTOR, DAMPING_FACTOR)
+    def _next_damping(
+        self, state: AutoState, used: Float[Array, ""], surprise: Float[Array, ""]
+    ) -> Float[Array, ""]:
+        wanted, calm = (schedule.at(value, state.step) for value in (self.surprise, self.calm))
+        factor = (surprise / jnp.where(state.is_settling, calm, wanted)) ** 0.5
+        moved = used * jnp.clip(factor, 1 / DAMPING_FACTOR, DAMPING_FACTOR)
         return jnp.clip(moved, schedule.at(self.least_damping, state.step), HIGHEST_DAMPING)
 
     def _set_back(
@@ -150,6 +183,7 @@ class Auto(Optimizer[AutoState]):
             jnp.minimum(SETBACK * state.damping, HIGHEST_DAMPING),
             jnp.where(is_lost, 0.5, 1.0) * state.age,
             trend,
+            state.is_settling,
         )
 
 
@@ -157,9 +191,19 @@ def auto(
     learning_rate: Any = 0.2,
     surprise: Any = 1.5,
     damping: Any = 1e-2,
-    least_damping: Any = 1e-12,
+    least_damping: Any = 1e-16,
     forgetting: Any = 5.0,
-    decay_from: Any = 0.5,
+    calm: Any = 0.1,
+    settle_from: Any = 0.75,
 ) -> Auto:
     """SPRING that sets its damping, momentum and step size itself; nothing needs tuning."""
-    return Auto(Smaller(), learning_rate, surprise, damping, least_damping, forgetting, decay_from)
+    return Auto(
+        Smaller(),
+        learning_rate,
+        surprise,
+        damping,
+        least_damping,
+        forgetting,
+        calm,
+        settle_from,
+    )

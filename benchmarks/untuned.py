@@ -1,0 +1,82 @@
+"""Problems that nothing here was tuned for: auto against methods with their default settings.
+
+    python benchmarks/untuned.py --out runs.jsonl --budget 20 [NAME …]
+    python benchmarks/untuned.py --out runs.jsonl --budget 20 --seeds 10 helmholtz-auto
+    python benchmarks/untuned.py --out runs.jsonl --table
+
+Names are PROBLEM-METHOD, as allen_cahn-adam: the examples and poisson_2d, on a CPU.
+"""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import jax
+import lines
+
+import natpinn
+from natpinn.run import model_key
+
+METHODS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "spring": {},
+    "engd_w": {},
+    "adam": {},
+    "lbfgs": {"steps_per_batch": 500},  # without a batch to hold on to it fails at once
+}
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PROBLEMS = ["poisson_2d", *(path.stem for path in sorted(EXAMPLES.glob("*.py")))]
+NAMES = [f"{problem}-{method}" for problem in PROBLEMS for method in METHODS]
+COLUMNS = ("step", "seconds", "loss", "l2_error", "relative_l2_error")
+
+
+def main() -> None:
+    parser = lines.parser(__doc__, NAMES, 20.0)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--table", action="store_true", help="print the runs of the file instead")
+    arguments = parser.parse_args()
+    if not arguments.table:
+        for name in arguments.names or NAMES:
+            for seed in range(arguments.seeds):
+                lines.append(arguments.out, solve(name, seed, arguments.budget))
+    print(table(lines.read(arguments.out)))
+
+
+def solve(name: str, seed: int, budget: float) -> lines.Record:
+    """A method as anybody gets it who names it, whatever presets know about the problem."""
+    where, method = name.split("-")
+    options = {"optimizer": getattr(natpinn, method)(), **METHODS[method]}
+    problem, model = load(where, seed)
+    jax.clear_caches()
+    return lines.solve(
+        f"{name}-{seed}", COLUMNS, problem, model=model, seed=seed, budget=budget, **options
+    )
+
+
+def load(name: str, seed: int) -> tuple[Any, Any]:
+    """A problem, and its model if it has one of its own."""
+    if name in natpinn.problems.CATALOGUE:
+        return natpinn.problems.get(name), None
+    example = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    make = example.get("model")
+    return example["problem"], make and make(model_key(seed))
+
+
+def table(records: dict[str, lines.Record]) -> str:
+    """The relative errors at the end: a column for each method, over its seeds the worst."""
+    rows = [["problem", "steps of auto", *METHODS]]
+    for problem in PROBLEMS:
+        row = [problem, "–"]
+        for method in METHODS:
+            found = [r for n, r in records.items() if n.rpartition("-")[0] == f"{problem}-{method}"]
+            errors = sorted(r["summary"]["final_relative_l2"] for r in found)
+            spread = f" to {errors[-1]:.1e} ({len(errors)} seeds)" if len(errors) > 1 else ""
+            row.append(f"{errors[0]:.1e}{spread}" if errors else "–")
+            if method == "auto" and found:
+                row[1] = str(found[0]["summary"]["steps"])
+        rows.append(row)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+if __name__ == "__main__":
+    main()

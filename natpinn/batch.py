@@ -1,0 +1,60 @@
+"""How many points a step has where nobody has said: from the net, the dimension and the memory."""
+
+from typing import Any
+
+import jax
+
+from . import planner, sizes
+from .optimizers import Optimizer
+from .plan import Plan
+from .problem import Problem
+from .resources import step_memory
+from .sizes import Size
+
+POINTS = 200  # of a domain with a volume, times the square of its dimension
+MOST_POINTS = 3000
+SURFACE_SHARE = 0.2  # of them, for a domain of lower dimension
+FEWEST_POINTS = 20  # below, it is the plan that has to find memory
+SHRINK = 0.8  # while a step is too large
+OPERATIONS = {"cpu": 2e10}  # of a step, which then takes less than a second
+OPERATIONS_ON_GPUS = 3e12
+
+
+def propose(
+    problem: Problem, model: Any, optimizer: Optimizer, memory_limit: int | None = None
+) -> dict[str, int]:
+    """Points for each condition of which nobody has said how many it has.
+
+    They grow with the dimension, up to as many rows as the model has parameters, and to what keeps
+    the whole Jacobian in memory and a step short.
+    """
+    if all(c.is_sized for c in problem.conditions.values()):
+        return {}
+    limit = planner.SAFETY * step_memory(memory_limit)
+    objective, theta = problem.objective(model, problem.sample(jax.random.key(0)))
+    size = sizes.size_of(objective, theta, optimizer)
+    wanted = float(min(POINTS * problem.domain.dimension**2, MOST_POINTS))
+    while True:
+        points = _shares(problem, wanted)
+        size = sizes.resized(size, points, theta, optimizer)
+        is_small = size.rows <= size.parameters and _operations(size) <= _most_operations()
+        if (is_small and planner.peak(size, Plan()) <= limit) or wanted <= FEWEST_POINTS:
+            return points
+        wanted *= SHRINK
+
+
+def _shares(problem: Problem, wanted: float) -> dict[str, int]:
+    return {
+        name: max(1, round(wanted if c.domain.has_volume else SURFACE_SHARE * wanted))
+        for name, c in problem.conditions.items()
+        if not c.is_sized
+    }
+
+
+def _operations(size: Size) -> float:
+    """Of the kernel and its factorization, which are most of a step of a natural gradient."""
+    return 2 * size.rows**2 * size.parameters + size.rows**3 / 3
+
+
+def _most_operations() -> float:
+    return OPERATIONS.get(jax.default_backend(), OPERATIONS_ON_GPUS)
