@@ -52,8 +52,9 @@ def _shares(problem: Problem, wanted: float) -> dict[str, int]:
 
 
 def _operations(size: Size) -> float:
-    """Of the kernel and its factorization, which are most of a step of a natural gradient."""
-    return 2 * size.rows**2 * size.parameters + size.rows**3 / 3
+    """Of a step of a natural gradient, whatever the optimizer: all methods get the same points."""
+    kernel = sum(map(sum, sizes.kernel_flops(size).values()))
+    return sizes.linearize_flops(size, Plan()) + kernel + size.rows**3 / 3
 
 
 def _most_operations() -> float:

@@ -90,7 +90,7 @@ def solve(
     ] = None,
     optimizer: Annotated[
         str | None,
-        typer.Option(help="A name from `natpinn list`; takes the best settings for the problem."),
+        typer.Option(help="By default auto; a name from `natpinn list` takes its best settings."),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
     budget: Annotated[

@@ -64,11 +64,32 @@ def test_the_step_falls_to_zero_at_a_known_end(result):
     assert timed < 0.1
 
 
+def test_a_run_settles_before_its_end(result):
+    """It starts again with much damping and no momentum, and surprises little from then on."""
+    searching, settling = auto().until(1000.0), auto().until(50.0)
+    state = auto().init(THETA)._replace(step=jnp.array(40), damping=jnp.array(1e-9))
+    state = state._replace(phi=THETA, bias=jnp.array(1.0))
+    _, on, _ = searching.step(OBJECTIVE, THETA, state, key=KEY)
+    _, calmer, _ = settling.step(OBJECTIVE, THETA, state, key=KEY)
+    assert (bool(on.is_settling), bool(calmer.is_settling)) == (False, True)
+    assert float(on.damping) < 1e-6 < float(calmer.damping)
+    _, fresh, _ = settling.step(
+        OBJECTIVE, THETA, state._replace(phi=auto().init(THETA).phi), key=KEY
+    )
+    np.testing.assert_array_equal(*(ravel_pytree(s.phi)[0] for s in (calmer, fresh)))
+
+    nearly = settling.until(52.0)  # an end that has moved a little does not begin it again
+    _, again, _ = nearly.step(OBJECTIVE, THETA, calmer._replace(step=jnp.array(38)), key=KEY)
+    assert bool(again.is_settling)
+    later = [r["surprise"] for r in result.history if r["step"] > 180]
+    assert max(later) < 0.5
+
+
 def test_momentum_grows_and_damping_falls(result):
     records = result.history[1:]
     assert records[0]["momentum"] == pytest.approx(0.5)
     assert max(r["momentum"] for r in records) > 0.8
-    assert records[-1]["damping"] < 1e-3 * records[0]["damping"]
+    assert min(r["damping"] for r in records) < 1e-3 * records[0]["damping"]
 
 
 def test_it_does_not_depend_on_the_scale_of_the_loss():

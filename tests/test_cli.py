@@ -138,9 +138,9 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("poisson_2d --set seed=true", "seed"),
         ("poisson_2d --set nonsense", "key=value"),
         ("poisson_2d --set sampling.points=sobl", "did you mean 'sobol'"),
-        ("poisson_2d --set optimizer.line_search=gird", "did you mean 'grid'"),
+        ("poisson_2d --optimizer engd_w --set optimizer.line_search=gird", "did you mean 'grid'"),
         (
-            "poisson_2d --set optimizer.line_search=quadratic",
+            "poisson_2d --optimizer engd_w --set optimizer.line_search=quadratic",
             "a natural gradient needs a LineSearch",
         ),
         ("poisson_2d --set sampling.steps_per_batch=0", "at least 1"),
@@ -163,7 +163,7 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("broken:problem", "SyntaxError"),
         ("raising:problem", "ZeroDivisionError"),
         ("natpinn:problems --set problem.dimension=3", "Problem"),
-        ("poisson_2d --set optimizer.line_search=[1]", "line search"),
+        ("poisson_2d --optimizer engd_w --set optimizer.line_search=[1]", "line search"),
         ("poisson_2d --optimizer engd --set optimizer.average=abc", "average"),
         ("poisson_2d --set seed=9223372036854775808", "seed"),
         ("poisson_2d --seed -1", "seed"),
@@ -205,7 +205,8 @@ def test_a_file_of_settings_yields_to_another_optimizer_or_problem(natpinn_comma
 
 def test_a_given_learning_rate_replaces_the_line_search(natpinn_command):
     rate = "optimizer.learning_rate=0.3"
-    arguments = ["solve", "poisson_2d", "--set", rate, "--dry-run", "--json"]
+    arguments = ["solve", "poisson_2d", "--optimizer", "engd_w", "--set", rate]
+    arguments += ["--dry-run", "--json"]
     _, out, _ = natpinn_command(*arguments)
     assert json.loads(out)["optimizer"]["line_search"] == "none"
     _, _, err = natpinn_command(*arguments, "--set", "optimizer.line_search=grid")

@@ -26,6 +26,7 @@ SETBACK = 10.0  # what the damping is multiplied with after a step that was take
 WORST = 3.0  # a larger surprise that does not lower the loss of its batch is not followed
 JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is taken back
 AGEING_BACK = 2.0  # how much younger a rising loss makes
+FADING = 0.5  # what is left of the direction, at least, after a step that surprised too much
 STAYS = 0.8  # of the share of a run after which it settles: an end that is estimated may move
 
 
@@ -47,7 +48,8 @@ class Auto(Optimizer[AutoState]):
     does not: the surprise is how far the residual is from its linear prediction, relative to the
     predicted change. A run first searches, with so little damping that steps surprise a lot, which
     learns fast and keeps the loss high. For the last part of a run whose end is known it settles:
-    it begins again with much damping and no momentum, and allows for `calm` surprises only.
+    it begins again with much damping and no momentum, and allows for `calm` surprises only. Damping
+    does not keep what a direction has from before from surprising; there it fades.
 
     Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that counts steps and goes
     back while the loss rises on fresh batches. The step is a fixed share of the direction, and
@@ -114,12 +116,14 @@ class Auto(Optimizer[AutoState]):
 
         trend = state.trend.follow(loss, state.age)
         age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
+        excess = surprise / self._wanted_surprise(state)
+        faded = jnp.where(state.is_settling, jnp.clip(excess**-0.5, FADING, 1.0), 1.0)
         settled = AutoState(
-            phi,
+            jax.tree.map(lambda leaf: faded * leaf, phi),
             theta,
             state.step + 1,
             bias,
-            self._next_damping(state, info.damping / scale, surprise),
+            self._next_damping(state.step, info.damping / scale, excess),
             age,
             trend,
             state.is_settling,
@@ -162,21 +166,24 @@ class Auto(Optimizer[AutoState]):
         begin = schedule.at(self.settle_from, step)
         return jnp.clip((1 - step / self.horizon) / (1 - begin), 0.0, 1.0)
 
+    def _wanted_surprise(self, state: AutoState) -> Float[Array, ""]:
+        searching, settling = (schedule.at(s, state.step) for s in (self.surprise, self.calm))
+        return jnp.where(state.is_settling, settling, searching)
+
     def _next_damping(
-        self, state: AutoState, used: Float[Array, ""], surprise: Float[Array, ""]
+        self, step: Int[Array, ""], used: Float[Array, ""], excess: Float[Array, ""]
     ) -> Float[Array, ""]:
-        wanted, calm = (schedule.at(value, state.step) for value in (self.surprise, self.calm))
-        factor = (surprise / jnp.where(state.is_settling, calm, wanted)) ** 0.5
-        moved = used * jnp.clip(factor, 1 / DAMPING_FACTOR, DAMPING_FACTOR)
-        return jnp.clip(moved, schedule.at(self.least_damping, state.step), HIGHEST_DAMPING)
+        moved = used * jnp.clip(excess**0.5, 1 / DAMPING_FACTOR, DAMPING_FACTOR)
+        return jnp.clip(moved, schedule.at(self.least_damping, step), HIGHEST_DAMPING)
 
     def _set_back(
         self, state: AutoState, theta: Theta, trend: Trend, is_lost: Bool[Array, ""]
     ) -> AutoState:
-        """After a step that is not taken: more damping. One taken back costs the momentum, too."""
+        """After a step that is not taken: more damping, less momentum; taken back, none of it."""
         kept = jnp.where(is_lost, 0.0, 1.0)
+        faded = FADING * kept
         return AutoState(
-            jax.tree.map(lambda leaf: kept * leaf, state.phi),
+            jax.tree.map(lambda leaf: faded * leaf, state.phi),
             theta,
             state.step + 1,
             kept * state.bias,
