@@ -4,7 +4,7 @@
     python benchmarks/auto.py --out runs.jsonl --small --steps 600 [NAME …]
     python benchmarks/auto.py --out runs.jsonl --table
 
-Names are PROBLEM-VARIANT, as poisson_5d-no_decay. With `--small` the nets and batches are such that
+Names are PROBLEM-VARIANT, as poisson_5d-careful. With `--small` the nets and batches are such that
 two CPU cores take a step in a tenth of a second; otherwise they are the paper's, for a large GPU.
 """
 

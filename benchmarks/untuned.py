@@ -1,4 +1,4 @@
-"""Problems that nothing here was tuned for: auto against methods with their default settings.
+"""Problems without settings of their own: auto against methods with their defaults.
 
     python benchmarks/untuned.py --out runs.jsonl --budget 20 [NAME …]
     python benchmarks/untuned.py --out runs.jsonl --budget 20 --seeds 10 helmholtz-auto
@@ -20,7 +20,6 @@ from natpinn.run import model_key
 METHODS: dict[str, dict[str, Any]] = {
     "auto": {},
     "spring": {},
-    "engd_w": {},
     "adam": {},
     "lbfgs": {"steps_per_batch": 500},  # without a batch to hold on to it fails at once
 }
@@ -63,7 +62,7 @@ def load(name: str, seed: int) -> tuple[Any, Any]:
 
 
 def table(records: dict[str, lines.Record]) -> str:
-    """The relative errors at the end: a column for each method, over its seeds the worst."""
+    """The relative errors at the end, over the seeds from the smallest to the largest."""
     rows = [["problem", "steps of auto", *METHODS]]
     for problem in PROBLEMS:
         row = [problem, "–"]

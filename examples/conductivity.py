@@ -1,6 +1,6 @@
 """An inverse problem for a field: a conductivity from 200 temperatures, ∇·(a∇u) = f.
 
-The network has two values, u and a; a is known on the boundary.
+The network has two values, u and a; both are known on the boundary.
 """
 
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """An indefinite operator: a wave of number 4π in a box, Δu + k²u = f with u = 0 on the boundary.
 
-The solution sin(kx) sin(ky) has eight hills and hollows in each direction.
+The solution sin(kx) sin(ky) has four hills and hollows in each direction.
 """
 
 import jax.numpy as jnp

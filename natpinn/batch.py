@@ -1,23 +1,23 @@
 """How many points a step has where nobody has said: from the net, the dimension and the memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 
-from . import planner, sizes
+from . import cluster, planner, sizes
 from .optimizers import Optimizer
 from .plan import Plan
 from .problem import Problem
 from .resources import step_memory
 from .sizes import Size
 
-POINTS = 200  # of a domain with a volume, times the square of its dimension
+POINTS = 100  # of a domain with a volume, times the square of its dimension
 MOST_POINTS = 3000
 SURFACE_SHARE = 0.2  # of them, for a domain of lower dimension
 FEWEST_POINTS = 20  # below, it is the plan that has to find memory
 SHRINK = 0.8  # while a step is too large
-OPERATIONS = {"cpu": 2e10}  # of a step, which then takes less than a second
-OPERATIONS_ON_GPUS = 3e12
+CPU_OPERATIONS, GPU_OPERATIONS = 5e9, 3e12  # of a step, which then takes about a tenth of a second
 
 
 def propose(
@@ -25,11 +25,13 @@ def propose(
 ) -> dict[str, int]:
     """Points for each condition of which nobody has said how many it has.
 
-    They grow with the dimension, up to as many rows as the model has parameters, and to what keeps
-    the whole Jacobian in memory and a step short.
+    They grow with the dimension, as long as they make no more rows than the model has parameters, a
+    step stays short, and the whole Jacobian stays in memory, together with that of all other
+    conditions.
     """
     if all(c.is_sized for c in problem.conditions.values()):
         return {}
+    most = CPU_OPERATIONS if jax.default_backend() == "cpu" else GPU_OPERATIONS
     limit = planner.SAFETY * step_memory(memory_limit)
     objective, theta = problem.objective(model, problem.sample(jax.random.key(0)))
     size = sizes.size_of(objective, theta, optimizer)
@@ -37,9 +39,10 @@ def propose(
     while True:
         points = _shares(problem, wanted)
         size = sizes.resized(size, points, theta, optimizer)
-        is_small = size.rows <= size.parameters and _operations(size) <= _most_operations()
+        own = replace(size, conditions={name: size.conditions[name] for name in points})
+        is_small = own.rows <= own.parameters and _operations(own) <= most
         if (is_small and planner.peak(size, Plan()) <= limit) or wanted <= FEWEST_POINTS:
-            return points
+            return cluster.from_first(points)  # each of them may have other memory free
         wanted *= SHRINK
 
 
@@ -52,10 +55,6 @@ def _shares(problem: Problem, wanted: float) -> dict[str, int]:
 
 
 def _operations(size: Size) -> float:
-    """Of a step of a natural gradient, whatever the optimizer: all methods get the same points."""
+    """Of a step of a natural gradient, whatever the optimizer."""
     kernel = sum(map(sum, sizes.kernel_flops(size).values()))
     return sizes.linearize_flops(size, Plan()) + kernel + size.rows**3 / 3
-
-
-def _most_operations() -> float:
-    return OPERATIONS.get(jax.default_backend(), OPERATIONS_ON_GPUS)

@@ -3,6 +3,7 @@
 import os
 
 import jax
+from jax.experimental import multihost_utils
 
 from .errors import InputError
 
@@ -27,6 +28,13 @@ def join() -> None:
 def is_first() -> bool:
     """Whether this is the process that writes and prints."""
     return jax.process_index() == 0
+
+
+def from_first(numbers: dict[str, int]) -> dict[str, int]:
+    """The same numbers in every process: those of the first."""
+    if jax.process_count() == 1:
+        return numbers
+    return {k: int(n) for k, n in multihost_utils.broadcast_one_to_all(numbers).items()}
 
 
 def _initialize(

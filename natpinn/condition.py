@@ -65,15 +65,14 @@ class Condition(eqx.Module):
                 f"out to use them all"
             )
 
-    def replace(self, points: int | None = None, sampler: Sampler | None = None) -> "Condition":
-        """The same condition with another number of points or another sampler."""
-        return Condition(
-            self.residual,
-            self.domain,
-            self.weight,
-            self.points if points is None and self.is_sized else points,
-            self.sampler if sampler is None else sampler,
-        )
+    def with_points(self, points: int | None) -> "Condition":
+        """The same condition with another number of points, or with as many as are proposed."""
+        return Condition(self.residual, self.domain, self.weight, points, self.sampler)
+
+    def with_sampler(self, sampler: Sampler) -> "Condition":
+        """The same condition with its points drawn another way."""
+        points = self.points if self.is_sized else None
+        return Condition(self.residual, self.domain, self.weight, points, sampler)
 
     def sample(self, key: PRNGKeyArray) -> Points:
         return self.domain.sample(key, self.points, self.sampler)

@@ -151,7 +151,7 @@ class Config:
             problem = problem.with_sampler(_choose("sampler", self.sampling.points, SAMPLERS)())
         if self.sampling.held:
             problem = problem.with_held_points(self.seed)
-        problem = problem.with_points({k: n for k, n in self.points.items() if n is not None})
+        problem = problem.with_points(self.points)
         if self.evaluation.points is not None:
             problem = problem.with_evaluation_points(self.evaluation.points)
         return problem

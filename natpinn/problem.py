@@ -85,24 +85,27 @@ class Problem(eqx.Module):
         conditions = list(self.conditions.values())
         return next((c for c in conditions if c.domain.has_volume), conditions[0])
 
-    def with_points(self, points: Mapping[str, int]) -> "Problem":
-        """The same problem with other numbers of points per batch."""
+    def with_points(self, points: Mapping[str, int | None]) -> "Problem":
+        """The same problem with other numbers of points per batch; None: what is proposed."""
         for name in points:
             if name not in self.conditions:
                 raise unknown("condition", name, self.conditions)
-        sized = {name: c.replace(points=points.get(name)) for name, c in self.conditions.items()}
+        sized = {
+            name: c.with_points(points[name]) if name in points else c
+            for name, c in self.conditions.items()
+        }
         return self._with_conditions(sized, is_catalogued=self.is_catalogued)
 
     def with_sampler(self, sampler: Sampler) -> "Problem":
         """The same problem with its points drawn another way."""
         return self._with_conditions(
-            {name: c.replace(sampler=sampler) for name, c in self.conditions.items()}
+            {name: c.with_sampler(sampler) for name, c in self.conditions.items()}
         )
 
     def with_held_points(self, seed: int = 0) -> "Problem":
         """The same problem on the same points at every step."""
         held = {
-            name: c.replace(sampler=Held(c.sampler.fresh, seed + i))
+            name: c.with_sampler(Held(c.sampler.fresh, seed + i))
             for i, (name, c) in enumerate(self.conditions.items())
         }
         return self._with_conditions(held)
@@ -168,7 +171,7 @@ class Problem(eqx.Module):
     def evaluation(self, model: Any, key: PRNGKeyArray) -> "Evaluation":
         """What is measured of a model during training, on points that stay the same."""
         points_key, batch_key = jax.random.split(key)
-        fresh = {name: c.replace(sampler=c.sampler.fresh) for name, c in self.conditions.items()}
+        fresh = {name: c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()}
         objective, _ = self.objective(model, sample(OrderedDict(fresh), batch_key))
         n = self.evaluation_points
         n = 10 * self._equation.points if n is None else n

@@ -146,10 +146,12 @@ def assemble(
     is_own = problem is not None and not problem.is_catalogued
     problem = config.build_problem() if problem is None else config.apply_sizes(problem)
     own_model = None if model is None else as_model(model)
-    model = own_model or config.build_model(problem, model_key(config.seed))
-    method = optimizer or config.build_optimizer()
-    proposed = batch.propose(problem, model, method, config.memory_limit)
-    config = replace(config, points={**config.points, **proposed})
+    model = own_model
+    if model is None:
+        model = config.build_model(problem, model_key(config.seed))
+    method = config.build_optimizer() if optimizer is None else optimizer
+    problem = problem.with_points(batch.propose(problem, model, method, config.memory_limit))
+    config = replace(config, points={name: c.points for name, c in problem.conditions.items()})
 
     described = config.as_dict()
     described["problem"]["own"] = is_own
@@ -157,7 +159,7 @@ def assemble(
         described["optimizer"] = describe(optimizer)
     if own_model is not None:
         described["model"] = {"name": type(own_model).__name__}
-    return Parts.make(problem.with_points(proposed), model, method, config, described)
+    return Parts.make(problem, model, method, config, described)
 
 
 def run(

@@ -70,23 +70,25 @@ class Size:
 
 def size_of(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> Size:
     """The sizes of a step; nothing is computed."""
-    names = objective.row_counts(theta)
-    conditions = {n: _condition_size(objective, theta, n, optimizer.demand) for n in names}
-    return _size(conditions, theta, optimizer)
+    counts = objective.row_counts(theta)  # after padding
+    conditions = {n: _condition_size(objective, theta, n, optimizer.demand) for n in counts}
+    return _size(conditions, sum(counts.values()), theta, optimizer)
 
 
 def resized(size: Size, points: Mapping[str, int], theta: Theta, optimizer: Optimizer) -> Size:
-    """The sizes of a step with other numbers of points."""
+    """The sizes of a step with other numbers of points, on one device."""
     conditions = {
         name: replace(c, points=points.get(name, c.points)) for name, c in size.conditions.items()
     }
-    return _size(conditions, theta, optimizer)
+    rows = sum(c.points * c.rows for c in conditions.values())
+    return _size(conditions, rows, theta, optimizer)
 
 
-def _size(conditions: dict[str, ConditionSize], theta: Theta, optimizer: Optimizer) -> Size:
+def _size(
+    conditions: dict[str, ConditionSize], rows: int, theta: Theta, optimizer: Optimizer
+) -> Size:
     state = jax.eval_shape(optimizer.init, theta)
     parameters = parameter_count(theta)
-    rows = sum(c.points * c.rows for c in conditions.values())
     return Size(
         conditions,
         parameters,

@@ -207,6 +207,7 @@ def check_space(search: Search, problem: Problem) -> Search:
             raise InputError(f"{key} cannot be looked for, but {kinds} can, names excepted")
         default = defaults.get(key)
         is_whole = isinstance(default, int) and not isinstance(default, bool)
+        is_whole = is_whole or key.startswith("points.")  # of which nobody may have said how many
         is_range = not isinstance(values, Choice)
         typed[key] = replace(values, is_whole=True) if is_whole and is_range else values
     checked = replace(search, space=typed)

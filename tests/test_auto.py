@@ -58,8 +58,8 @@ def test_it_needs_no_settings(result):
 
 def test_the_step_falls_to_zero_at_a_known_end(result):
     sizes = {r["step"]: r["step_size"] for r in result.history if "step_size" in r}
-    assert sizes[1] == pytest.approx(0.2)
-    assert sizes[200] == pytest.approx(0.2 * (1 / 200) / 0.25)
+    assert sizes[1] == pytest.approx(0.2 / (1 - 0.5**2) ** 0.5)  # of the direction, as in SPRING
+    assert 0.2 * (1 / 200) / 0.25 <= sizes[200] < 0.01
     timed = run(auto(), budget=1.0).history[-1]["step_size"]
     assert timed < 0.1
 
@@ -68,7 +68,7 @@ def test_a_run_settles_before_its_end(result):
     """It starts again with much damping and no momentum, and surprises little from then on."""
     searching, settling = auto().until(1000.0), auto().until(50.0)
     state = auto().init(THETA)._replace(step=jnp.array(40), damping=jnp.array(1e-9))
-    state = state._replace(phi=THETA, bias=jnp.array(1.0))
+    state = state._replace(phi=THETA, bias=jnp.array(1.0), age=jnp.array(1e4))
     _, on, _ = searching.step(OBJECTIVE, THETA, state, key=KEY)
     _, calmer, _ = settling.step(OBJECTIVE, THETA, state, key=KEY)
     assert (bool(on.is_settling), bool(calmer.is_settling)) == (False, True)
@@ -76,11 +76,13 @@ def test_a_run_settles_before_its_end(result):
     _, fresh, _ = settling.step(
         OBJECTIVE, THETA, state._replace(phi=auto().init(THETA).phi), key=KEY
     )
-    np.testing.assert_array_equal(*(ravel_pytree(s.phi)[0] for s in (calmer, fresh)))
+    np.testing.assert_array_equal(ravel_pytree(calmer.phi)[0], ravel_pytree(fresh.phi)[0])
 
     nearly = settling.until(52.0)  # an end that has moved a little does not begin it again
     _, again, _ = nearly.step(OBJECTIVE, THETA, calmer._replace(step=jnp.array(38)), key=KEY)
     assert bool(again.is_settling)
+    _, gone_on, _ = searching.step(OBJECTIVE, THETA, calmer, key=KEY)
+    assert not bool(gone_on.is_settling)
     later = [r["surprise"] for r in result.history if r["step"] > 180]
     assert max(later) < 0.5
 
@@ -148,6 +150,21 @@ def test_a_step_that_a_fresh_batch_does_not_bear_out_is_taken_back():
     assert np.isfinite(float(info.loss))
 
 
+def test_a_direction_fades_where_it_surprises_a_run_that_settles():
+    """And a step of no length, after the end that was estimated, does nothing."""
+    state = auto().init(THETA)._replace(step=jnp.array(40), is_settling=jnp.array(True))
+    norms = {}
+    for calm in (1e-6, 1e6):
+        _, after, info = auto(calm=calm).until(50.0).step(OBJECTIVE, THETA, state, key=KEY)
+        norms[calm] = float(jnp.linalg.norm(ravel_pytree(after.phi)[0]))
+        assert float(info.details["step_size"]) > 0
+    assert norms[1e-6] == pytest.approx(0.5 * norms[1e6])
+    theta, after, info = auto().until(40.0).step(OBJECTIVE, THETA, state, key=KEY)
+    np.testing.assert_array_equal(ravel_pytree(theta)[0], ravel_pytree(THETA)[0])
+    assert float(info.details["surprise"]) == 0
+    assert np.isfinite(ravel_pytree((after.phi, after.damping))[0]).all()
+
+
 def test_a_trend_sees_through_noise():
     noise = np.random.default_rng(0)
 
@@ -192,6 +209,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(monkeypatch):
         ("surprise", 0, "surprise must be above 0"),
         ("forgetting", -1, "forgetting must be above 0"),
         ("settle_from", 1, "settle_from must be at least 0 and below 1"),
+        ("calm", 0, "calm must be above 0"),
         ("least_damping", 0, "least_damping must be above 0"),
         ("learning_rate", "fast", "learning_rate must be a number"),
     ],

@@ -26,6 +26,7 @@ SETBACK = 10.0  # what the damping is multiplied with after a step that was take
 WORST = 3.0  # a larger surprise that does not lower the loss of its batch is not followed
 JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is taken back
 AGEING_BACK = 2.0  # how much younger a rising loss makes
+LONGEST = 1.0  # of the direction before bias correction, which would be a whole step
 FADING = 0.5  # what is left of the direction, at least, after a step that surprised too much
 STAYS = 0.8  # of the share of a run after which it settles: an end that is estimated may move
 
@@ -42,14 +43,14 @@ class AutoState(NamedTuple):
 
 
 class Auto(Optimizer[AutoState]):
-    """SPRING steps whose settings follow from what is seen of the loss, and from nothing else.
+    """SPRING steps whose settings follow from what is seen of the loss and the end of the run.
 
     Damping, relative to the trace of the kernel, goes up when a step surprises and down when it
     does not: the surprise is how far the residual is from its linear prediction, relative to the
     predicted change. A run first searches, with so little damping that steps surprise a lot, which
     learns fast and keeps the loss high. For the last part of a run whose end is known it settles:
-    it begins again with much damping and no momentum, and allows for `calm` surprises only. Damping
-    does not keep what a direction has from before from surprising; there it fades.
+    it begins again with much damping and no momentum, and allows for `calm` surprises only. What a
+    direction has from before then fades as far as it surprises, which no damping prevents.
 
     Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that counts steps and goes
     back while the loss rises on fresh batches. The step is a fixed share of the direction, and
@@ -105,20 +106,21 @@ class Auto(Optimizer[AutoState]):
         momentum = self._momentum(state)
         phi, info = direction(system, linearization, state.phi, momentum, state.damping * scale)
         bias = 1 - momentum**2 * (1 - state.bias)
-        ahead = jax.tree.map(lambda leaf: leaf / jnp.sqrt(bias), phi)
         rate = schedule.at(self.learning_rate, state.step) * self._remaining(state.step)
-        reached = descend(theta, ahead, rate)
+        rate = jnp.minimum(rate / jnp.sqrt(bias), LONGEST)
+        reached = descend(theta, phi, rate)
 
-        change = rate * linearization.jvp(ahead)
+        change = rate * linearization.jvp(phi)
         after = objective.residual(reached)
-        surprise = jnp.linalg.norm(after - residual + change) / jnp.linalg.norm(change)
+        size = jnp.linalg.norm(change)
+        surprise = jnp.where(size > 0, jnp.linalg.norm(after - residual + change) / size, 0.0)
         is_taken = ~is_lost & ((surprise <= WORST) | (0.5 * jnp.sum(after**2) <= loss))
 
         trend = state.trend.follow(loss, state.age)
         age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
         excess = surprise / self._wanted_surprise(state)
         faded = jnp.where(state.is_settling, jnp.clip(excess**-0.5, FADING, 1.0), 1.0)
-        settled = AutoState(
+        followed = AutoState(
             jax.tree.map(lambda leaf: faded * leaf, phi),
             theta,
             state.step + 1,
@@ -131,29 +133,31 @@ class Auto(Optimizer[AutoState]):
         back = jax.tree.map(lambda a, b: jnp.where(is_lost, a, b), state.before, theta)
         theta, new_state = jax.tree.map(
             lambda new, old: jnp.where(is_taken, new, old),
-            (reached, settled),
+            (reached, followed),
             (back, self._set_back(state, back, trend, is_lost)),
         )
         details = {
             "step_size": jnp.where(is_taken, rate, 0.0),
             "damping": info.damping,
             "momentum": momentum,
-            "update_norm": jnp.where(is_taken, rate * norm(ahead), 0.0),
+            "update_norm": jnp.where(is_taken, rate * norm(phi), 0.0),
             "surprise": surprise,
         }
         shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # of where it is back to
         return theta, new_state, StepInfo(shown, details, info.is_recovered)
 
     def _enter_phase(self, state: AutoState) -> AutoState:
-        """The state of a run that searches or settles; where that begins, it starts afresh."""
+        """Where a run begins to settle, it has no direction and much damping, but keeps its age."""
         share = schedule.at(self.settle_from, state.step) * jnp.where(state.is_settling, STAYS, 1)
         is_settling = state.step >= share * self.horizon
-        begins = is_settling & ~state.is_settling
+        begins, ends = is_settling & ~state.is_settling, ~is_settling & state.is_settling
+        trend = jax.tree.map(lambda a, b: jnp.where(ends, a, b), Trend.start(), state.trend)
         start = jnp.maximum(state.damping, schedule.at(self.damping, state.step))
         return state._replace(
             phi=jax.tree.map(lambda leaf: jnp.where(begins, 0.0, leaf), state.phi),
             bias=jnp.where(begins, 0.0, state.bias),
             damping=jnp.where(begins, start, state.damping),
+            trend=trend,
             is_settling=is_settling,
         )
 
