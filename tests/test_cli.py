@@ -61,7 +61,7 @@ def test_solve_writes_a_run_folder_and_says_where(natpinn_command, tmp_path):
     assert "again holds another run" in err
 
 
-def test_dry_run_prints_the_settings_and_builds_nothing(natpinn_command, tmp_path):
+def test_dry_run_prints_the_settings_and_writes_nothing(natpinn_command, tmp_path):
     code, out, _ = natpinn_command("solve", "heat_4d", "--optimizer", "spring", "--dry-run")
     settings = tomllib.loads(out)
     assert code == 0
