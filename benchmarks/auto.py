@@ -8,6 +8,7 @@ Names are PROBLEM-VARIANT, as poisson_5d-careful. With `--small` the nets and ba
 two CPU cores take a step in a tenth of a second; otherwise they are the paper's, for a large GPU.
 """
 
+from argparse import Namespace
 from typing import Any
 
 import lines
@@ -56,22 +57,15 @@ NAMES = [f"{problem}-{variant}" for problem in SMALL for variant in VARIANTS]
 def main() -> None:
     parser = lines.parser(__doc__, NAMES, 60.0)
     parser.add_argument("--steps", type=int, help="so many steps instead of a budget")
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--table", action="store_true", help="print the runs of the file instead")
-    arguments = parser.parse_args()
-    if not arguments.table:
-        ends = {"steps": arguments.steps} if arguments.steps else {"budget": arguments.budget}
-        for name in arguments.names or NAMES:
-            for seed in range(arguments.seeds):
-                lines.append(arguments.out, solve(name, seed, arguments.small, ends))
-    print(table(lines.read(arguments.out)))
+    lines.run_seeds(parser, NAMES, solve, table)
 
 
-def solve(name: str, seed: int, is_small: bool, ends: dict[str, Any]) -> lines.Record:
+def solve(name: str, seed: int, arguments: Namespace) -> lines.Record:
+    ends = {"steps": arguments.steps} if arguments.steps else {"budget": arguments.budget}
     problem, variant = name.split("-")
     given = {f"optimizer.{key}": value for key, value in VARIANTS[variant].items()}
-    sizes = flatten(SMALL[problem]) if is_small else {}
+    sizes = flatten(SMALL[problem]) if arguments.small else {}
     settings = config.resolve({"problem.name": problem, "seed": seed, **sizes, **given})
     described = (problem, tuple(settings.points.items()))
     if described not in BUILT:

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,22 @@ def parser(description: str | None, names: Sequence[str], budget: float) -> argp
     found.add_argument("--budget", type=float, default=budget, help="seconds a run")
     found.add_argument("names", nargs="*", choices=[*names, []], metavar="NAME")
     return found
+
+
+def run_seeds(
+    parser: argparse.ArgumentParser,
+    names: Sequence[str],
+    solve: Callable[[str, int, argparse.Namespace], Record],
+    table: Callable[[dict[str, Record]], str],
+) -> None:
+    """Run the names that are asked for, or all, over some seeds, and print a table of the file."""
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--table", action="store_true", help="print the runs of the file instead")
+    arguments = parser.parse_args()
+    for name in [] if arguments.table else arguments.names or names:
+        for seed in range(arguments.seeds):
+            append(arguments.out, solve(name, seed, arguments))
+    print(table(read(arguments.out)))
 
 
 def solve(name: str, columns: Sequence[str], problem: Any, **options: Any) -> Record:

@@ -8,6 +8,7 @@ Names are PROBLEM-METHOD, as allen_cahn-adam: the examples and poisson_2d, on a 
 """
 
 import runpy
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +31,17 @@ COLUMNS = ("step", "seconds", "loss", "l2_error", "relative_l2_error")
 
 
 def main() -> None:
-    parser = lines.parser(__doc__, NAMES, 20.0)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--table", action="store_true", help="print the runs of the file instead")
-    arguments = parser.parse_args()
-    if not arguments.table:
-        for name in arguments.names or NAMES:
-            for seed in range(arguments.seeds):
-                lines.append(arguments.out, solve(name, seed, arguments.budget))
-    print(table(lines.read(arguments.out)))
+    lines.run_seeds(lines.parser(__doc__, NAMES, 20.0), NAMES, solve, table)
 
 
-def solve(name: str, seed: int, budget: float) -> lines.Record:
+def solve(name: str, seed: int, arguments: Namespace) -> lines.Record:
     """A method as anybody gets it who names it, whatever presets know about the problem."""
     where, method = name.split("-")
     options = {"optimizer": getattr(natpinn, method)(), **METHODS[method]}
+    options["budget"] = arguments.budget
     problem, model = load(where, seed)
     jax.clear_caches()
-    return lines.solve(
-        f"{name}-{seed}", COLUMNS, problem, model=model, seed=seed, budget=budget, **options
-    )
+    return lines.solve(f"{name}-{seed}", COLUMNS, problem, model=model, seed=seed, **options)
 
 
 def load(name: str, seed: int) -> tuple[Any, Any]:

@@ -145,10 +145,9 @@ def assemble(
     """What a configuration describes, with objects in place of what it has names for."""
     is_own = problem is not None and not problem.is_catalogued
     problem = config.build_problem() if problem is None else config.apply_sizes(problem)
-    own_model = None if model is None else as_model(model)
-    model = own_model
-    if model is None:
-        model = config.build_model(problem, model_key(config.seed))
+    has_own_model = model is not None
+    key = model_key(config.seed)
+    model = as_model(model) if has_own_model else config.build_model(problem, key)
     method = config.build_optimizer() if optimizer is None else optimizer
     problem = problem.with_points(batch.propose(problem, model, method, config.memory_limit))
     config = replace(config, points={name: c.points for name, c in problem.conditions.items()})
@@ -157,8 +156,8 @@ def assemble(
     described["problem"]["own"] = is_own
     if optimizer is not None:
         described["optimizer"] = describe(optimizer)
-    if own_model is not None:
-        described["model"] = {"name": type(own_model).__name__}
+    if has_own_model:
+        described["model"] = {"name": type(model).__name__}
     return Parts.make(problem, model, method, config, described)
 
 
