@@ -23,6 +23,13 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 RUNS, CURVES, PUBLISHED = (RESULTS / f"{n}.csv" for n in ("runs", "curves", "published"))
 FIGURES = RESULTS.parent / "figures"
 MODES = {True: "fixed_lr", False: "line_search"}
+COLOURS = {  # of an optimizer and its step rule, ours and published
+    ("auto", "own"): "black",
+    ("engd_w", "line_search"): "C0",
+    ("spring", "line_search"): "C1",
+    ("engd_w", "fixed_lr"): "C2",
+    ("spring", "fixed_lr"): "C3",
+}
 
 Row = dict[str, str]
 
@@ -49,7 +56,7 @@ def main() -> None:
         print("\n".join(claims(read(RUNS))))
     else:
         published = read_published(arguments.published) if arguments.published else []
-        draw(read_published(CURVES), published)
+        draw(read(RUNS), published)
 
 
 def write(runs: Sequence[Run]) -> None:
@@ -85,26 +92,23 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def table(ours: Sequence[Row], published: Sequence[Row]) -> str:
-    """For each published run with a counterpart: errors, and our time to its error."""
+    """Errors beside those of the published counterpart, and our time to its error."""
     curves = {f"{c.problem}/{c.name}": c for c in read_published(CURVES)}
     lines = [
-        "| run | L2 error | seconds | published | to the published error | ratio |",
+        "| run | L2 error | seconds | published | seconds to that error | times as fast |",
         "|---" * 6 + "|",
     ]
     for row in sorted(ours, key=lambda row: (row["problem"], row["run"])):
         match = find(published, row)
-        if match is None or not row["best_l2"]:
-            continue
-        reached = curves[row["run"]].seconds_to(float(match["best_l2"]))
-        ratio = "" if reached is None else f"{float(match['seconds']) / reached:.0f}"
-        when = "not reached" if reached is None else f"{reached:.1f} s"
+        error = float(match["best_l2"]) if match else math.nan
+        reached = curves[row["run"]].seconds_to(error)
         cells = (
-            row["run"],
-            f"{float(row['best_l2']):.2e}",
+            row["run"].partition("/")[2],
+            f"{float(row['best_l2']):.1e}",
             f"{float(row['seconds']):.0f}",
-            f"{float(match['best_l2']):.2e} in {match['seconds']} s",
-            when,
-            ratio,
+            f"{error:.1e} in {match['seconds']} s" if match else "",
+            f"{reached:.1f}" if reached else "not reached" if match else "",
+            f"{float(match['seconds']) / reached:.0f}" if match and reached else "",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -166,23 +170,34 @@ def claims(ours: Sequence[Row]) -> list[str]:
     return lines
 
 
-def draw(ours: Sequence[Curve], published: Sequence[Curve]) -> None:
-    """For each problem the error over time, published runs dashed."""
+def draw(ours: Sequence[Row], published: Sequence[Curve]) -> None:
+    """For each problem the error over time of seed 0, published runs of the same kind dashed."""
     import matplotlib
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    for problem in sorted({curve.problem for curve in ours}):
+    curves = {f"{c.problem}/{c.name}": c for c in read_published(CURVES)}
+    others = {f"{c.problem}/{c.name}": c for c in published}
+    shown = [row for row in ours if _is_main(row) and row["seed"] == "0"]
+    for problem in sorted({row["problem"] for row in shown}):
         figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
-        for i, curve in enumerate(c for c in ours if c.problem == problem):
-            axis.loglog(curve.seconds, curve.error, color=f"C{i % 10}", lw=1.3, label=curve.name)
-        for i, curve in enumerate(c for c in published if c.problem == problem):
-            label = f"published {curve.name}"
-            axis.loglog(curve.seconds, curve.error, "--", color=f"C{i % 10}", lw=1, label=label)
+        rows = {_kind(row): row for row in shown if row["problem"] == problem}
+        for kind, colour in COLOURS.items():
+            if kind not in rows:
+                continue
+            name, rule = kind[0], {"fixed_lr": ", fixed rate", "line_search": ", line search"}
+            label = name + rule.get(kind[1], "")
+            curve = curves[rows[kind]["run"]]
+            axis.loglog(curve.seconds, curve.error, color=colour, lw=1.4, label=label)
+            match = find(read(PUBLISHED), rows[kind])
+            if match is not None and match["run"] in others:
+                curve = others[match["run"]]
+                label = f"published {label}"
+                axis.loglog(curve.seconds, curve.error, "--", color=colour, lw=1, label=label)
         axis.set(title=problem, xlabel="seconds of training", ylabel="L2 error")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
         figure.savefig(FIGURES / f"results-{problem}.png", dpi=130)
         plt.close(figure)
 
@@ -204,6 +219,16 @@ def _lines(run: Run) -> Iterable[dict[str, Any]]:
     columns = (curve.step, curve.seconds, curve.loss, curve.error)
     for values in zip(*columns, strict=True):
         yield dict(zip(COLUMNS, (_name(run), *map(_short, values)), strict=True))
+
+
+def _kind(row: Row) -> tuple[str, str]:
+    return row["optimizer"], "own" if row["optimizer"] == "auto" else row["step_size"]
+
+
+def _is_main(row: Row) -> bool:
+    """Not one of several batch sizes, sketches or other variants of an optimizer."""
+    is_plain = row["method"] == row["optimizer"] or row["experiment"] == "auto"
+    return is_plain and _kind(row) in COLOURS
 
 
 def _name(run: Run) -> str:

@@ -19,6 +19,7 @@ from .line_search import LineSearch as LineSearch
 from .models import MLP as MLP
 from .models import FourierFeatures as FourierFeatures
 from .models import Periodic as Periodic
+from .models import Scaled as Scaled
 from .objective import LeastSquares as LeastSquares
 from .objective import Linearization as Linearization
 from .operators import SecondOrder as SecondOrder

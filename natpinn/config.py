@@ -39,8 +39,8 @@ from .train import at_least_one, check_limits
 
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
-FORMAT = 2
-OLDEST_FORMAT = 2  # that can still be read; format 1 was never released
+FORMAT = 3
+OLDEST_FORMAT = 2  # that can still be read, from before models were scaled
 DEFAULT_OPTIMIZER = "auto"
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0
@@ -82,6 +82,7 @@ class ModelConfig:
     name: str  # mlp, or module:attribute of a function key -> model
     widths: tuple[int, ...]
     activation: str
+    scaled: bool  # inputs by where they are in the box around the domain
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Config:
             count = sum(a * b for a, b in pairwise(sizes))
             remedy = "set smaller model.widths"
             memory.require(8 * count, f"a model of {count:,} parameters", remedy)
-            return problem.default_model(key, self.model.widths, activation)
+            return problem.default_model(key, self.model.widths, activation, self.model.scaled)
         return make_model(self.model.name, key)
 
     @property
@@ -202,6 +203,8 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
         if key not in defaults:
             raise unknown("setting", key, defaults)
     check_format(settings)
+    if settings.get("format", FORMAT) < 3:
+        defaults["model.scaled"] = False
     merged = {**defaults, **settings, "format": FORMAT}
     for key in ("track.quantities", "track.trackers"):
         merged[key] = [merged[key]] if isinstance(merged[key], str) else merged[key]
@@ -312,6 +315,7 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         "model.name": "mlp",
         "model.widths": list(problem.widths),
         "model.activation": "tanh",
+        "model.scaled": problem.scaled,
         "sampling.points": "none",
         "sampling.held": False,
         "sampling.steps_per_batch": 1,

@@ -54,6 +54,21 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
+class Scaled(eqx.Module):
+    """A box as [−1, 1]ᵈ: a network need not know in which units its inputs are."""
+
+    middle: np.ndarray
+    half: np.ndarray
+
+    def __init__(self, lower: Float[Array, " d"], upper: Float[Array, " d"]):
+        low, high = np.asarray(lower, float), np.asarray(upper, float)
+        self.middle = (low + high) / 2
+        self.half = np.where(high > low, (high - low) / 2, 1.0)
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        return (x - self.middle) / self.half
+
+
 class Periodic(eqx.Module):
     """xᵢ ↦ (sin 2πxᵢ/Lᵢ, cos 2πxᵢ/Lᵢ): exactly periodic inputs; a period of 0 keeps xᵢ as it is."""
 
@@ -113,7 +128,14 @@ def as_model(model: Any) -> Any:
 
 def trainable(model: Any) -> Theta:
     """The trainable leaves of a model; `None` elsewhere."""
-    return eqx.filter(model, eqx.is_inexact_array)
+    return split(model)[0]
+
+
+def split(model: Any) -> tuple[Theta, Any]:
+    """The trainable leaves, and the rest; `eqx.combine` puts them together."""
+    return eqx.partition(
+        model, lambda leaf: isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)
+    )
 
 
 def parameter_count(model: Any) -> int:

@@ -13,7 +13,7 @@ from . import memory
 from .condition import Condition
 from .domains import Domain, Points, coordinates
 from .errors import InputError, unknown
-from .models import MLP, Theta, as_model
+from .models import MLP, Scaled, Theta, as_model, split
 from .objective import LeastSquares, sample
 from .operators import Field
 from .plan import Plan, map_points
@@ -28,13 +28,16 @@ class Problem(eqx.Module):
 
     The first condition whose domain has a volume is the equation itself: errors are measured, and
     pictures drawn, on its domain, on `evaluation_points` points or else ten times its batch.
-    `widths` are the hidden layers of the network that is used when none is given.
+    `widths` are the hidden layers of the network that is used when none is given; it is told where
+    a point is in the box around that domain, so that no unit of length or time matters, or, where
+    this is not `scaled`, the point itself.
     """
 
     conditions: OrderedDict[str, Condition]
     solution: Field | None
     name: str = eqx.field(static=True)
     widths: tuple[int, ...] = eqx.field(static=True)
+    scaled: bool = eqx.field(static=True)
     evaluation_points: int | None = eqx.field(static=True)
     is_catalogued: bool = eqx.field(static=True)  # its name and sizes say all about it
 
@@ -45,6 +48,7 @@ class Problem(eqx.Module):
         *,
         name: str = "custom",
         widths: tuple[int, ...] = DEFAULT_WIDTHS,
+        scaled: bool = True,
         evaluation_points: int | None = None,
         is_catalogued: bool = False,
     ):
@@ -70,6 +74,7 @@ class Problem(eqx.Module):
         self.solution = solution
         self.name = name
         self.widths = tuple(widths)
+        self.scaled = scaled
         self.evaluation_points = evaluation_points
         self.is_catalogued = is_catalogued
         if evaluation_points is not None and evaluation_points < 1:
@@ -119,18 +124,21 @@ class Problem(eqx.Module):
         key: PRNGKeyArray,
         widths: tuple[int, ...] | None = None,
         activation: Callable[[Array], Array] = jnp.tanh,
+        scaled: bool | None = None,
     ) -> MLP:
         """A network with as many outputs as the solution has values, or one."""
         outputs = "scalar"
         if self.solution is not None:
             shape = self._solution_shape()
             outputs = shape[0] if shape else "scalar"
+        is_scaled = self.scaled if scaled is None else scaled
         return MLP(
             self.domain.dimension,
             self.widths if widths is None else widths,
             outputs,
             key=key,
             activation=activation,
+            embedding=Scaled(*self.domain.bounds) if is_scaled else None,
         )
 
     def check(self, model: Any) -> None:
@@ -155,7 +163,7 @@ class Problem(eqx.Module):
             )
         require_float64(points, "points")
         self.check(model)
-        theta, frozen = eqx.partition(model, eqx.is_inexact_array)
+        theta, frozen = split(model)
         return LeastSquares(self.conditions, points, frozen), theta
 
     def sample(self, key: PRNGKeyArray) -> dict[str, Points]:
@@ -221,6 +229,7 @@ class Problem(eqx.Module):
             self.solution,
             name=self.name,
             widths=self.widths,
+            scaled=self.scaled,
             evaluation_points=(
                 self.evaluation_points if evaluation_points is None else evaluation_points
             ),

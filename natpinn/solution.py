@@ -15,7 +15,7 @@ from . import checkpoint, records
 from .checkpoint import Checkpoints
 from .config import check_format, lookup_problem, resolve
 from .errors import InputError, NatpinnWarning
-from .models import as_model, trainable
+from .models import as_model, split, trainable
 from .problem import Problem
 from .problems import CATALOGUE
 from .records import RunFolder
@@ -103,7 +103,7 @@ def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> 
             f"{folder} has no summary yet: the run is going on, or was killed, and then `natpinn "
             f"resume {shlex.quote(str(folder))}` goes on with it"
         )
-    theta, frozen = eqx.partition(as_model(like), eqx.is_inexact_array)
+    theta, frozen = split(as_model(like))
     model = eqx.combine(checkpoint.read(folder / records.BEST, theta), frozen)
     history, summary = records.read_history(folder), records.read_summary(folder)
     return Solution(model, problem, history, summary, described)
@@ -130,7 +130,9 @@ def rebuild_model(described: Mapping[str, Any], problem: Problem | None) -> Any:
         raise InputError(
             f"pass a model like the one that was trained ({table.get('name')}) as like="
         )
-    config = resolve({"problem.name": problem.name, **flatten({"model": table})}, problem)
+    settings = {"problem.name": problem.name, **flatten({"model": table})}
+    settings |= {key: described[key] for key in ("format",) if key in described}
+    config = resolve(settings, problem)
     return config.build_model(problem, jax.random.key(0))
 
 

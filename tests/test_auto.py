@@ -8,29 +8,31 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from natpinn import Box, Condition, InputError, Nystrom, Problem, auto, laplacian, train
+from natpinn import Box, Condition, InputError, Nystrom, Problem, auto, laplacian, solve, train
 from natpinn.optimizers import Auto
 from natpinn.optimizers.trend import Trend
 from natpinn.solvers import Dual, Primal, Smaller
 from natpinn.train import horizon
 
 KEY = jax.random.key(0)
-SQUARE = Box.unit(2)
 
 
 def _exact(x):
     return jnp.prod(jnp.sin(jnp.pi * x))
 
 
-def _problem(weight=1.0):
+def _problem(weight=1.0, length=1.0):
+    square = Box([0, 0], [length, length])
+
+    def residual(u, x):
+        return length**2 * laplacian(u)(x) + 2 * jnp.pi**2 * _exact(x / length)
+
     return Problem(
         {
-            "interior": Condition(
-                lambda u, x: laplacian(u)(x) + 2 * jnp.pi**2 * _exact(x), SQUARE, weight, 40
-            ),
-            "boundary": Condition(lambda u, x: u(x), SQUARE.boundary, weight, 20),
+            "interior": Condition(residual, square, weight, 40),
+            "boundary": Condition(lambda u, x: u(x), square.boundary, weight, 20),
         },
-        solution=_exact,
+        solution=lambda x: _exact(x / length),
         widths=(12, 12),
     )
 
@@ -113,6 +115,15 @@ def test_it_does_not_depend_on_the_scale_of_the_loss():
     np.testing.assert_allclose(four, one, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(other.damping, state.damping, rtol=1e-12)
     np.testing.assert_allclose(scaled.loss, 4 * info.loss, rtol=1e-6)
+
+
+def test_it_does_not_depend_on_the_units_of_the_domain():
+    errors = [
+        [r["relative_l2_error"] for r in solve(problem, steps=25, progress=False).history]
+        for problem in (_problem(), _problem(length=1024.0), _problem(length=1 / 1024))
+    ]
+    np.testing.assert_allclose(errors[1], errors[0], rtol=1e-6)
+    np.testing.assert_allclose(errors[2], errors[0], rtol=1e-6)
 
 
 def test_both_forms_of_the_solve_take_the_same_steps():

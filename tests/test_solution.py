@@ -14,9 +14,11 @@ from natpinn import (
     MLP,
     Box,
     Condition,
+    FourierFeatures,
     InputError,
     Periodic,
     Problem,
+    Scaled,
     engd_w,
     gradient,
     laplacian,
@@ -101,6 +103,35 @@ def test_a_users_own_model_is_loaded_into_its_like(tmp_path):
         load(tmp_path / "run", like=MLP(2, (7,), key=jax.random.key(1)), problem=poisson())
     with pytest.raises(InputError, match="not a run folder"):
         load(tmp_path)
+
+
+def test_numpy_arrays_in_a_model_are_constants():
+    features = FourierFeatures(2, 4, key=jax.random.key(3))
+    model = MLP(2, (6,), key=jax.random.key(1), embedding=features)
+    solution = quick(poisson(), model, engd_w(1e-3), steps=30)
+    assert solution.summary["parameters"] == 8 * 6 + 6 + 6 + 1
+    np.testing.assert_array_equal(solution.model.embedding.frequencies, features.frequencies)
+    assert not np.array_equal(solution.model.layers[0].weight, model.layers[0].weight)
+
+
+def test_a_problem_of_ones_own_has_a_model_without_units(tmp_path):
+    """Whatever box its points are in, and also for runs from before this was so."""
+    box = Box([0, 100], [1e-3, 300])
+    problem = Problem({"interior": Condition(lambda u, x: u(x) - 1.0, box, points=30)})
+    model = problem.default_model(jax.random.key(0))
+    assert isinstance(model.embedding, Scaled)
+    inputs = jax.vmap(model.embedding)(jnp.stack([*box.bounds, jnp.array([5e-4, 200.0])]))
+    np.testing.assert_allclose(inputs, [[-1, -1], [1, 1], [0, 0]], atol=1e-15)
+    assert natpinn.problems.get("poisson_5d").default_model(jax.random.key(0)).embedding is None
+
+    quick(problem, out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text()
+    assert load(tmp_path / "run", problem=problem).model.embedding is not None
+    older = text.replace("format = 3", "format = 2").replace("scaled = true\n", "")
+    assert older != text
+    config.write_text(older)
+    assert load(tmp_path / "run", problem=problem).model.embedding is None
 
 
 def test_a_pair_of_parameters_and_apply_is_a_model():

@@ -489,7 +489,7 @@ def test_running_out_of_memory_names_the_plan_and_the_flag(monkeypatch):
 def test_other_formats_are_refused(tmp_path, number, remedy):
     quick(steps=5, out=tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("format = 2", f"format = {number}"))
+    config.write_text(config.read_text().replace("format = 3", f"format = {number}"))
     for use in (natpinn.load, natpinn.resume):
         with pytest.raises(InputError, match=f"written in format {number}.*{remedy}"):
             use(tmp_path / "run")

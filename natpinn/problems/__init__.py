@@ -107,6 +107,7 @@ def _get(
         plain.solution,
         name=name,
         widths=widths,
+        scaled=False,  # as published
         evaluation_points=entry.evaluation_points,
         is_catalogued=True,
     )
