@@ -13,12 +13,12 @@ BUDGETS = {
     "allen_cahn": (200, 0.6),
     "brusselator": (60, 0.3),
     "burgers": (150, 0.05),
-    "conductivity": (60, 0.9),
+    "conductivity": (60, 0.2),
     "helmholtz": (200, 0.2),
     "inverse_heat": (100, 0.03),
-    "klein_gordon": (100, 0.05),
+    "klein_gordon": (80, 0.01),
     "kovasznay": (100, 1e-3),
-    "pendulum": (300, 1e-6),
+    "pendulum": (200, 1e-5),
 }
 
 
