@@ -23,6 +23,7 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 RUNS, CURVES, PUBLISHED = (RESULTS / f"{n}.csv" for n in ("runs", "curves", "published"))
 FIGURES = RESULTS.parent / "figures"
 MODES = {True: "fixed_lr", False: "line_search"}
+RULES = {"fixed_lr": ", fixed rate", "line_search": ", line search", "own": ""}
 COLOURS = {  # of an optimizer and its step rule, ours and published
     ("auto", "own"): "black",
     ("engd_w", "line_search"): "C0",
@@ -104,7 +105,7 @@ def table(ours: Sequence[Row], published: Sequence[Row]) -> str:
         reached = curves[row["run"]].seconds_to(error)
         cells = (
             row["run"].partition("/")[2],
-            f"{float(row['best_l2']):.1e}",
+            f"{float(row['best_l2']):.1e}" if row["best_l2"] else "",
             f"{float(row['seconds']):.0f}",
             f"{error:.1e} in {match['seconds']} s" if match else "",
             f"{reached:.1f}" if reached else "not reached" if match else "",
@@ -178,6 +179,7 @@ def draw(ours: Sequence[Row], published: Sequence[Curve]) -> None:
     import matplotlib.pyplot as plt
 
     curves = {f"{c.problem}/{c.name}": c for c in read_published(CURVES)}
+    matches = read(PUBLISHED)
     others = {f"{c.problem}/{c.name}": c for c in published}
     shown = [row for row in ours if _is_main(row) and row["seed"] == "0"]
     for problem in sorted({row["problem"] for row in shown}):
@@ -186,11 +188,10 @@ def draw(ours: Sequence[Row], published: Sequence[Curve]) -> None:
         for kind, colour in COLOURS.items():
             if kind not in rows:
                 continue
-            name, rule = kind[0], {"fixed_lr": ", fixed rate", "line_search": ", line search"}
-            label = name + rule.get(kind[1], "")
+            label = kind[0] + RULES[kind[1]]
             curve = curves[rows[kind]["run"]]
             axis.loglog(curve.seconds, curve.error, color=colour, lw=1.4, label=label)
-            match = find(read(PUBLISHED), rows[kind])
+            match = find(matches, rows[kind])
             if match is not None and match["run"] in others:
                 curve = others[match["run"]]
                 label = f"published {label}"
@@ -216,9 +217,9 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _lines(run: Run) -> Iterable[dict[str, Any]]:
     curve = run.curve
-    columns = (curve.step, curve.seconds, curve.loss, curve.error)
-    for values in zip(*columns, strict=True):
-        yield dict(zip(COLUMNS, (_name(run), *map(_short, values)), strict=True))
+    columns = (curve.seconds, curve.loss, curve.error)
+    for step, *values in zip(curve.step, *columns, strict=True):
+        yield dict(zip(COLUMNS, (_name(run), int(step), *map(_short, values)), strict=True))
 
 
 def _kind(row: Row) -> tuple[str, str]:

@@ -40,7 +40,7 @@ from .train import at_least_one, check_limits
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
 FORMAT = 3
-OLDEST_FORMAT = 2  # that can still be read, from before models were scaled
+OLDEST_FORMAT = 3  # that can still be read; the ones before were never released
 DEFAULT_OPTIMIZER = "auto"
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0
@@ -82,7 +82,7 @@ class ModelConfig:
     name: str  # mlp, or module:attribute of a function key -> model
     widths: tuple[int, ...]
     activation: str
-    scaled: bool  # inputs by where they are in the box around the domain
+    scaled: bool  # inputs mapped to [−1, 1] from the box around all conditions
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,6 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
         if key not in defaults:
             raise unknown("setting", key, defaults)
     check_format(settings)
-    if settings.get("format", FORMAT) < 3:
-        defaults["model.scaled"] = False
     merged = {**defaults, **settings, "format": FORMAT}
     for key in ("track.quantities", "track.trackers"):
         merged[key] = [merged[key]] if isinstance(merged[key], str) else merged[key]

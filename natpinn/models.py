@@ -1,6 +1,6 @@
 """Networks: one point in, one number or several out. Any Equinox module is a model too.
 
-The float64 JAX arrays of a model are what is trained; NumPy arrays in it are constants.
+The float64 JAX arrays of a module are what is trained; NumPy arrays in it are constants.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,17 +55,26 @@ class MLP(eqx.Module):
 
 
 class Scaled(eqx.Module):
-    """A box as [−1, 1]ᵈ: a network need not know in which units its inputs are."""
+    """A box as [−1, 1]ᵈ: a network need not know in which units its inputs are.
+
+    Coordinates in which the box has no end, or no extent, stay as they are.
+    """
 
     middle: np.ndarray
     half: np.ndarray
 
     def __init__(self, lower: Float[Array, " d"], upper: Float[Array, " d"]):
         low, high = np.asarray(lower, float), np.asarray(upper, float)
-        self.middle = (low + high) / 2
-        self.half = np.where(high > low, (high - low) / 2, 1.0)
+        if low.ndim != 1 or low.shape != high.shape:
+            raise InputError(f"a box has two corners, got shapes {low.shape} and {high.shape}")
+        is_bounded = np.isfinite(low) & np.isfinite(high) & (high > low)
+        low, high = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
+        self.half = high / 2 - low / 2
+        self.middle = low + self.half
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        if x.shape != self.half.shape:
+            raise InputError(f"a box in {self.half.size} dimensions, and a point of {x.shape}")
         return (x - self.middle) / self.half
 
 

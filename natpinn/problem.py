@@ -28,9 +28,9 @@ class Problem(eqx.Module):
 
     The first condition whose domain has a volume is the equation itself: errors are measured, and
     pictures drawn, on its domain, on `evaluation_points` points or else ten times its batch.
-    `widths` are the hidden layers of the network that is used when none is given; it is told where
-    a point is in the box around that domain, so that no unit of length or time matters, or, where
-    this is not `scaled`, the point itself.
+    `widths` are the hidden layers of the network that is used when none is given. It is told where
+    a point is in the box around all conditions, so that its inputs have no units; with
+    `scaled=False` it gets the point itself.
     """
 
     conditions: OrderedDict[str, Condition]
@@ -86,6 +86,12 @@ class Problem(eqx.Module):
         return self._equation.domain
 
     @property
+    def _box(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """The corners of the smallest box around all conditions."""
+        lowers, uppers = zip(*(c.domain.bounds for c in self.conditions.values()), strict=True)
+        return jnp.min(jnp.stack(lowers), axis=0), jnp.max(jnp.stack(uppers), axis=0)
+
+    @property
     def _equation(self) -> Condition:
         conditions = list(self.conditions.values())
         return next((c for c in conditions if c.domain.has_volume), conditions[0])
@@ -138,7 +144,7 @@ class Problem(eqx.Module):
             outputs,
             key=key,
             activation=activation,
-            embedding=Scaled(*self.domain.bounds) if is_scaled else None,
+            embedding=Scaled(*self._box) if is_scaled else None,
         )
 
     def check(self, model: Any) -> None:

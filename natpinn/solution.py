@@ -130,9 +130,7 @@ def rebuild_model(described: Mapping[str, Any], problem: Problem | None) -> Any:
         raise InputError(
             f"pass a model like the one that was trained ({table.get('name')}) as like="
         )
-    settings = {"problem.name": problem.name, **flatten({"model": table})}
-    settings |= {key: described[key] for key in ("format",) if key in described}
-    config = resolve(settings, problem)
+    config = resolve({"problem.name": problem.name, **flatten({"model": table})}, problem)
     return config.build_model(problem, jax.random.key(0))
 
 

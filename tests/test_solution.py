@@ -1,6 +1,7 @@
 """From a problem to a solution and back from disk; models and conditions of every kind."""
 
 import json
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -115,7 +116,7 @@ def test_numpy_arrays_in_a_model_are_constants():
 
 
 def test_a_problem_of_ones_own_has_a_model_without_units(tmp_path):
-    """Whatever box its points are in, and also for runs from before this was so."""
+    """Whatever box its points are in."""
     box = Box([0, 100], [1e-3, 300])
     problem = Problem({"interior": Condition(lambda u, x: u(x) - 1.0, box, points=30)})
     model = problem.default_model(jax.random.key(0))
@@ -124,14 +125,25 @@ def test_a_problem_of_ones_own_has_a_model_without_units(tmp_path):
     np.testing.assert_allclose(inputs, [[-1, -1], [1, 1], [0, 0]], atol=1e-15)
     assert natpinn.problems.get("poisson_5d").default_model(jax.random.key(0)).embedding is None
 
-    quick(problem, out=tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
-    text = config.read_text()
-    assert load(tmp_path / "run", problem=problem).model.embedding is not None
-    older = text.replace("format = 3", "format = 2").replace("scaled = true\n", "")
-    assert older != text
-    config.write_text(older)
-    assert load(tmp_path / "run", problem=problem).model.embedding is None
+    for scaled in (True, False):
+        folder = tmp_path / str(scaled)
+        found = quick(replace(problem, scaled=scaled), out=folder)
+        loaded = load(folder, problem=problem)
+        assert (loaded.model.embedding is not None) == scaled
+        points = box.sample(jax.random.key(0), 3)
+        np.testing.assert_array_equal(loaded(points), found(points))
+
+
+def test_the_box_of_a_model_is_around_all_conditions():
+    parts = {"left": Box([0, 0], [1e-3, 1]), "right": Box([1e-3, 0], [1, 3])}
+    conditions = {name: Condition(lambda u, x: u(x), box) for name, box in parts.items()}
+    embedding = Problem(conditions).default_model(jax.random.key(0)).embedding
+    assert isinstance(embedding, Scaled)
+    np.testing.assert_allclose(embedding(jnp.array([1.0, 3.0])), 1.0)
+    endless = Scaled(jnp.array([-jnp.inf, 2.0, 0.0]), jnp.array([0.0, 2.0, 4.0]))
+    np.testing.assert_array_equal(endless(jnp.array([5.0, 2.0, 1.0])), [5.0, 2.0, -0.5])
+    with pytest.raises(InputError, match="3 dimensions"):
+        endless(jnp.zeros(2))
 
 
 def test_a_pair_of_parameters_and_apply_is_a_model():
