@@ -34,6 +34,7 @@ PROBLEM = Problem(
     },
     solution=_exact,
     widths=(8,),
+    scaled=False,
 )
 MODEL = PROBLEM.default_model(KEY)
 OBJECTIVE, THETA = PROBLEM.objective(MODEL, PROBLEM.sample(KEY))
