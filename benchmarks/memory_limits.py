@@ -5,9 +5,12 @@
 The first three are meant for a GPU with 140 GB, the others for any machine.
 """
 
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
-
-from runs import run_all
 
 POINTS = "--set points.interior={} --set points.boundary={}"
 RUNS = {
@@ -24,6 +27,25 @@ RUNS = {
 }
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}")
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.names or RUNS:
+        folder = arguments.out / name
+        command = ["solve", *RUNS[name].split(), "--out", str(folder)]
+        subprocess.run([sys.executable, "-m", "natpinn", *command], check=True)
+        summary = json.loads((folder / "summary.json").read_text())
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        metrics = [json.loads(line) for line in lines]
+        rows.append(f"natpinn solve {RUNS[name]}\n    {outcome(summary, metrics)}")
+    print("\n".join(rows))
+
+
 def outcome(summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     return (
         f"{summary['status']}: {1000 / summary['steps_per_second']:.0f} ms/step, loss "
@@ -34,4 +56,4 @@ def outcome(summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    run_all(__doc__, RUNS, outcome)
+    main()

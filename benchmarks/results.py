@@ -94,7 +94,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 def table(ours: Sequence[Row], published: Sequence[Row]) -> str:
     """Errors beside those of the published counterpart, and our time to its error."""
-    curves = {f"{c.problem}/{c.name}": c for c in read_published(CURVES)}
+    curves = _by_run(read_published(CURVES))
     lines = [
         "| run | L2 error | seconds | published | seconds to that error | times as fast |",
         "|---" * 6 + "|",
@@ -178,9 +178,8 @@ def draw(ours: Sequence[Row], published: Sequence[Curve]) -> None:
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    curves = {f"{c.problem}/{c.name}": c for c in read_published(CURVES)}
+    curves, others = _by_run(read_published(CURVES)), _by_run(published)
     matches = read(PUBLISHED)
-    others = {f"{c.problem}/{c.name}": c for c in published}
     shown = [row for row in ours if _is_main(row) and row["seed"] == "0"]
     for problem in sorted({row["problem"] for row in shown}):
         figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
@@ -220,6 +219,10 @@ def _lines(run: Run) -> Iterable[dict[str, Any]]:
     columns = (curve.seconds, curve.loss, curve.error)
     for step, *values in zip(curve.step, *columns, strict=True):
         yield dict(zip(COLUMNS, (_name(run), int(step), *map(_short, values)), strict=True))
+
+
+def _by_run(curves: Iterable[Curve]) -> dict[str, Curve]:
+    return {f"{curve.problem}/{curve.name}": curve for curve in curves}
 
 
 def _kind(row: Row) -> tuple[str, str]:

@@ -5,6 +5,7 @@ of the domain, uniform where the sampler is.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -217,6 +218,12 @@ class WithNormals(CubeImage):
         return self.surface.place_with_normal(unit)
 
 
+def enclosing_box(domains: Iterable[Domain]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    """The corners of the smallest box around domains."""
+    lowers, uppers = zip(*(domain.bounds for domain in domains), strict=True)
+    return jnp.stack(lowers).min(0), jnp.stack(uppers).max(0)
+
+
 class Union(CubeImage):
     """Points of several domains, each drawn in proportion to its measure; overlaps count twice."""
 
@@ -234,8 +241,7 @@ class Union(CubeImage):
 
     @property
     def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        lowers, uppers = zip(*(member.bounds for member in self.members), strict=True)
-        return jnp.stack(lowers).min(0), jnp.stack(uppers).max(0)
+        return enclosing_box(self.members)
 
     @property
     def unit_dimension(self) -> int:

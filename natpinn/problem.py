@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from . import memory
 from .condition import Condition
-from .domains import Domain, Points, coordinates
+from .domains import Domain, Points, coordinates, enclosing_box
 from .errors import InputError, unknown
 from .models import MLP, Scaled, Theta, as_model, split
 from .objective import LeastSquares, sample
@@ -86,12 +86,6 @@ class Problem(eqx.Module):
         return self._equation.domain
 
     @property
-    def _box(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        """The corners of the smallest box around all conditions."""
-        lowers, uppers = zip(*(c.domain.bounds for c in self.conditions.values()), strict=True)
-        return jnp.min(jnp.stack(lowers), axis=0), jnp.max(jnp.stack(uppers), axis=0)
-
-    @property
     def _equation(self) -> Condition:
         conditions = list(self.conditions.values())
         return next((c for c in conditions if c.domain.has_volume), conditions[0])
@@ -138,13 +132,14 @@ class Problem(eqx.Module):
             shape = self._solution_shape()
             outputs = shape[0] if shape else "scalar"
         is_scaled = self.scaled if scaled is None else scaled
+        box = enclosing_box(c.domain for c in self.conditions.values())
         return MLP(
             self.domain.dimension,
             self.widths if widths is None else widths,
             outputs,
             key=key,
             activation=activation,
-            embedding=Scaled(*self._box) if is_scaled else None,
+            embedding=Scaled(*box) if is_scaled else None,
         )
 
     def check(self, model: Any) -> None:

@@ -18,7 +18,7 @@ BUDGETS = {
     "inverse_heat": (100, 0.03),
     "klein_gordon": (80, 0.01),
     "kovasznay": (100, 1e-3),
-    "pendulum": (200, 1e-5),
+    "pendulum": (300, 1e-6),
 }
 
 
