@@ -97,12 +97,10 @@ def experiment_status(
     for file in found:
         read = experiments.read(file)
         if read.nystrom is not None:
-            is_there = (out / read.name / experiments.TABLE).exists()
-            results.append(
-                {"experiment": read.name, "state": "finished" if is_there else "missing"}
-            )
+            state = experiments.sketches_state(read, out).name
+            results.append({"experiment": read.name, "state": state})
             if not as_json:
-                print(f"{read.title}: {results[-1]['state']}")
+                print(f"{read.title}: {state}")
             continue
         runs = [(one, one.state()) for one in experiments.plan(read, out, scale, _seeds(seeds))]
         results += [_row(one, state) for one, state in runs]

@@ -162,19 +162,38 @@ def run_all(planned: Sequence[Planned], progress: bool) -> Iterator[tuple[Planne
 
 
 def compare_sketches(experiment: Experiment, out: Path, longest: float) -> dict[str, Any]:
-    """The table of Nyström approximations, from its file if it is there."""
+    """The table of Nyström approximations; rows that are in its file are not measured again."""
     assert experiment.nystrom is not None
-    path = out / experiment.name / TABLE
-    if path.exists():
-        return json.loads(path.read_text())["sketches"]
     options = experiment.nystrom
-    found = bench.bench_nystrom(
-        options["rows"], options["sketches"], options["runs"], options["warm_ups"], longest
-    )
+    path = out / experiment.name / TABLE
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = {"sketches": found, **records.machine()}
-    replace_text(path, json.dumps(table, indent=2) + "\n")
+    found = _measured(path)
+    for share in options["sketches"]:
+        if str(share) in found:
+            continue
+        found |= bench.bench_nystrom(
+            options["rows"], [share], options["runs"], options["warm_ups"], longest
+        )
+        table = {"sketches": found, **records.machine()}
+        replace_text(path, json.dumps(table, indent=2) + "\n")
     return found
+
+
+def sketches_state(experiment: Experiment, out: Path) -> State:
+    """How much of that table is there."""
+    assert experiment.nystrom is not None
+    found = _measured(out / experiment.name / TABLE)
+    is_whole = all(str(share) in found for share in experiment.nystrom["sketches"])
+    return State("finished" if is_whole else "unfinished" if found else "missing")
+
+
+def _measured(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text())["sketches"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path} is no table of sketches: remove it, and run again") from None
 
 
 @cache

@@ -1,20 +1,22 @@
-"""Ctrl-C and SIGTERM: the first asks to stop after the step, the second stops at once."""
+"""Ctrl-C and SIGTERM: the first asks to stop after the step, a later one stops at once."""
 
 import contextlib
 import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any, ClassVar
 
 STOPPED = 130  # the exit code that shells expect of a command that was stopped
+TOGETHER = 0.5  # seconds in which signals are one: `timeout` sends its own twice, by the group too
 
 
 class Interrupts:
     """While entered, `received` is the number of the signal that asked to stop, or 0.
 
-    The second signal raises KeyboardInterrupt. Python does that only between its own instructions,
+    A later signal raises KeyboardInterrupt. Python does that only between its own instructions,
     which can be long after; a command exits without it (`exits_at_once`). Only the main thread gets
     signals; in another one nothing changes. Entered again inside, it is the same object.
     """
@@ -24,6 +26,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.received = 0
+        self._since = 0.0
         self._previous: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
 
@@ -49,9 +52,12 @@ class Interrupts:
             os.close(self._pipe[1])  # which ends the thread that reads
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self.received:
-            raise KeyboardInterrupt
-        self.received = number
+            if now - self._since > TOGETHER:
+                raise KeyboardInterrupt
+            return
+        self.received, self._since = number, now
         say("\nstopping after this step; Ctrl-C again stops at once")
 
     def _watch(self) -> None:
@@ -61,10 +67,13 @@ class Interrupts:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
         def watch() -> None:
-            count = 0
+            first = None
             while numbers := os.read(reader, 16):
-                count += sum(n in self._previous for n in numbers)
-                if count > 1:
+                if not any(n in self._previous for n in numbers):
+                    continue
+                now = time.monotonic()
+                first = first or now
+                if now - first > TOGETHER:
                     say("stopped at once; `natpinn resume` goes on from the last checkpoint")
                     os._exit(STOPPED)
             os.close(reader)

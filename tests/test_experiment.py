@@ -29,6 +29,15 @@ optimizer = { name = "adam" }
 [search.spring.optimizer]
 damping = { log_uniform = [1e-9, 1e-3] }
 """
+TABLE = """
+title = "Sketches"
+
+[nystrom]
+rows = 40
+sketches = [0.5, 0.25]
+runs = 1
+warm_ups = 0
+"""
 
 
 @pytest.fixture
@@ -153,9 +162,34 @@ def test_the_commands(small, tmp_path, monkeypatch, capsys):
     best = flatten(read_file(Path("studies/small-spring/best.toml")))
     assert 1e-9 <= best["optimizer.damping"] <= 1e-3
 
-    (tmp_path / "table.toml").write_text(
-        'title = "T"\n[nystrom]\nrows = 40\nsketches = [0.5]\nruns = 1\nwarm_ups = 0\n'
-    )
+    (tmp_path / "table.toml").write_text(TABLE)
     table = json.loads(run("run", "table.toml", "--json"))
     assert table["0.5"]["gpu"]["error"] > 0
     assert "finished" in run("status", "table.toml")
+
+
+def test_a_table_of_sketches_is_measured_row_by_row(tmp_path, monkeypatch):
+    (tmp_path / "table.toml").write_text(TABLE)
+    table = experiment.read(tmp_path / "table.toml")
+    assert experiment.sketches_state(table, tmp_path).name == "missing"
+    honest = experiment.bench.bench_nystrom
+
+    def stop_at_the_second(rows, shares, *options):
+        if shares == [0.25]:
+            raise KeyboardInterrupt
+        return honest(rows, shares, *options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment.bench, "bench_nystrom", stop_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.compare_sketches(table, tmp_path, 1.0)
+    assert experiment.sketches_state(table, tmp_path).name == "unfinished"
+    path = tmp_path / "table" / "nystrom.json"
+    first = json.loads(path.read_text())["sketches"]["0.5"]
+    found = experiment.compare_sketches(table, tmp_path, 1.0)
+    assert found["0.5"] == first
+    assert found["0.25"]["gpu"]["error"] > found["0.5"]["gpu"]["error"] > 0
+    assert experiment.sketches_state(table, tmp_path).name == "finished"
+    path.write_text("{")
+    with pytest.raises(InputError, match="remove it, and run again"):
+        experiment.compare_sketches(table, tmp_path, 1.0)
