@@ -1,32 +1,50 @@
-"""What each part of auto is worth: variants of its rule on the paper's problems, over some seeds.
+"""What each part of auto is worth: variants of its rule on many problems, over some seeds.
 
     python benchmarks/auto.py --out runs.jsonl --budget 60 --seeds 3 [NAME …]
     python benchmarks/auto.py --out runs.jsonl --small --steps 600 [NAME …]
     python benchmarks/auto.py --out runs.jsonl --table
 
-Names are PROBLEM-VARIANT, as poisson_5d-careful. With `--small` the nets and batches are such that
-two CPU cores take a step in a tenth of a second; otherwise they are the paper's, for a large GPU.
+Names are PROBLEM-VARIANT, as poisson_5d-careful or burgers-no_way_back, of the paper's problems and
+the examples. With `--small` the nets and batches of the paper's are such that two CPU cores take
+a step in a tenth of a second; otherwise they are the paper's, for a large GPU.
 """
 
+import contextlib
+import importlib
+import math
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
+import jax
 import lines
+import untuned
 
+import natpinn
 from natpinn import config
 from natpinn.problem import Problem
 from natpinn.settings import flatten
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "auto": {"name": "auto"},
-    "tuned": {"name": "spring"},  # with the settings that the paper found
-    "slow": {"name": "auto", "learning_rate": 0.1},
-    "fast": {"name": "auto", "learning_rate": 0.4},
-    "careful": {"name": "auto", "surprise": 0.5},
-    "forgetful": {"name": "auto", "forgetting": 15.0},
-    "damped": {"name": "auto", "least_damping": 1e-12},
-    "no_settling": {"name": "auto", "settle_from": 0.999999},
+VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
+    "auto": {},
+    "slow": {"learning_rate": 0.1},
+    "fast": {"learning_rate": 0.4},
+    "careful": {"surprise": 0.5},
+    "forgetful": {"forgetting": 15.0},
+    "damped": {"least_damping": 1e-12},
+    "no_settling": {"settle_from": 0.999999},
+    "not_calm": {"calm": 1.5},  # settles by shorter steps alone
+    "no_momentum": {"forgetting": 1e9},
+    "always_older": {},
+    "no_fading": {},
+    "no_way_back": {},
 }
+CONSTANTS: dict[str, dict[str, float]] = {  # of the rule, which a variant has otherwise
+    "always_older": {"AGEING_BACK": -1.0},
+    "no_fading": {"FADING": 1.0},
+    "no_way_back": {"WORST": math.inf, "JUMP": math.inf},
+}
+RULE: Any = importlib.import_module("natpinn.optimizers.auto")
 SMALL: dict[str, dict[str, Any]] = {
     "poisson_5d": {
         "points": {"interior": 600, "boundary": 100},
@@ -51,11 +69,14 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 BUILT: dict[Any, Problem] = {}  # one object for all runs, which then share compiled programs
-NAMES = [f"{problem}-{variant}" for problem in SMALL for variant in VARIANTS]
+TUNED = "tuned"  # SPRING with the settings that the paper found
+NAMES = [f"{problem}-{variant}" for problem in SMALL for variant in (TUNED, *VARIANTS)]
+MORE = [f"{problem}-{variant}" for problem in untuned.PROBLEMS for variant in VARIANTS]
+COLUMNS = ("step", "seconds", "loss", "l2_error", "damping", "momentum", "surprise")
 
 
 def main() -> None:
-    parser = lines.parser(__doc__, NAMES, 60.0)
+    parser = lines.parser(__doc__, NAMES + MORE, 60.0)
     parser.add_argument("--steps", type=int, help="so many steps instead of a budget")
     parser.add_argument("--small", action="store_true")
     lines.run_seeds(parser, NAMES, solve, table)
@@ -64,14 +85,42 @@ def main() -> None:
 def solve(name: str, seed: int, arguments: Namespace) -> lines.Record:
     ends = {"steps": arguments.steps} if arguments.steps else {"budget": arguments.budget}
     problem, variant = name.split("-")
-    given = {f"optimizer.{key}": value for key, value in VARIANTS[variant].items()}
-    sizes = flatten(SMALL[problem]) if arguments.small else {}
+    with changed(CONSTANTS.get(variant, {})):
+        if problem in SMALL:
+            return solve_paper(name, seed, arguments.small, ends)
+        built, model = untuned.load(problem, seed)
+        optimizer = natpinn.auto(**VARIANTS[variant])
+        options = {"optimizer": optimizer, "model": model, "seed": seed, **ends}
+        return lines.solve(f"{name}-{seed}", COLUMNS, built, **options)
+
+
+@contextlib.contextmanager
+def changed(constants: dict[str, float]) -> Iterator[None]:
+    """Programs have them built in, and are compiled again."""
+    before = {name: getattr(RULE, name) for name in constants}
+    if constants:
+        jax.clear_caches()
+    for name, value in constants.items():
+        setattr(RULE, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(RULE, name, value)
+        if constants:
+            jax.clear_caches()
+
+
+def solve_paper(name: str, seed: int, is_small: bool, ends: dict[str, Any]) -> lines.Record:
+    problem, variant = name.split("-")
+    optimizer = {"name": "spring"} if variant == TUNED else {"name": "auto", **VARIANTS[variant]}
+    given = flatten({"optimizer": optimizer})
+    sizes = flatten(SMALL[problem]) if is_small else {}
     settings = config.resolve({"problem.name": problem, "seed": seed, **sizes, **given})
     described = (problem, tuple(settings.points.items()))
     if described not in BUILT:
         BUILT[described] = settings.build_problem()
-    columns = ("step", "seconds", "loss", "l2_error", "damping", "momentum", "surprise")
-    return lines.solve_settings(f"{name}-{seed}", columns, settings, BUILT[described], **ends)
+    return lines.solve_settings(f"{name}-{seed}", COLUMNS, settings, BUILT[described], **ends)
 
 
 def table(records: dict[str, lines.Record]) -> str:

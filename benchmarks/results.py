@@ -175,7 +175,7 @@ def claims(ours: Sequence[Row]) -> list[str]:
 
 
 def draw(ours: Sequence[Row], published: Sequence[Curve]) -> None:
-    """For each problem the error over time of seed 0, published runs of the same kind dashed."""
+    """For each problem the error over time, further seeds pale, published counterparts dashed."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -183,17 +183,19 @@ def draw(ours: Sequence[Row], published: Sequence[Curve]) -> None:
 
     curves, others = _by_run(read_published(CURVES)), _by_run(published)
     matches = read(PUBLISHED)
-    shown = [row for row in ours if _is_main(row) and row["seed"] == "0"]
+    shown = sorted(filter(_is_main, ours), key=lambda row: int(row["seed"]))
     for problem in sorted({row["problem"] for row in shown}):
         figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
-        rows = {_kind(row): row for row in shown if row["problem"] == problem}
         for kind, colour in COLOURS.items():
-            if kind not in rows:
+            rows = [row for row in shown if (row["problem"], _kind(row)) == (problem, kind)]
+            if not rows:
                 continue
             label = kind[0] + RULES[kind[1]]
-            curve = curves[rows[kind]["run"]]
-            axis.loglog(curve.seconds, curve.error, color=colour, lw=1.4, label=label)
-            match = find(matches, rows[kind])
+            for row in rows:
+                curve, is_first = curves[row["run"]], row is rows[0]
+                style = {"lw": 1.4, "label": label} if is_first else {"lw": 0.8, "alpha": 0.4}
+                axis.loglog(curve.seconds, curve.error, color=colour, **style)
+            match = find(matches, rows[0])
             if match is not None and match["run"] in others:
                 curve = others[match["run"]]
                 label = f"published {label}"

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from . import cluster, planner, sizes
-from .optimizers import Optimizer
+from .optimizers import Demand, Optimizer
 from .plan import Plan
 from .problem import Problem
 from .resources import step_memory
@@ -18,6 +18,7 @@ SURFACE_SHARE = 0.2  # of them, for a domain of lower dimension
 FEWEST_POINTS = 20  # below, it is the plan that has to find memory
 SHRINK = 0.8  # while a step is too large
 CPU_OPERATIONS, GPU_OPERATIONS = 5e9, 3e12  # of a step, which then takes about a tenth of a second
+LONG = 10  # times as many: a user is told
 
 
 def propose(
@@ -31,7 +32,6 @@ def propose(
     """
     if all(c.is_sized for c in problem.conditions.values()):
         return {}
-    most = CPU_OPERATIONS if jax.default_backend() == "cpu" else GPU_OPERATIONS
     limit = planner.SAFETY * step_memory(memory_limit)
     objective, theta = problem.objective(model, problem.sample(jax.random.key(0)))
     size = sizes.size_of(objective, theta, optimizer)
@@ -40,10 +40,24 @@ def propose(
         points = _shares(problem, wanted)
         size = sizes.resized(size, points, theta, optimizer)
         own = replace(size, conditions={name: size.conditions[name] for name in points})
-        is_small = own.rows <= own.parameters and _operations(own) <= most
+        is_small = own.rows <= own.parameters and _operations(own) <= _most_operations()
         if (is_small and planner.peak(size, Plan()) <= limit) or wanted <= FEWEST_POINTS:
             return cluster.from_first(points)  # each of them may have other memory free
         wanted *= SHRINK
+
+
+def advise(problem: Problem, size: Size) -> str:
+    """What is worth knowing about a step that is long for this device, or nothing."""
+    times = _operations(size) / _most_operations()
+    is_natural = size.demand is Demand.KERNEL and size.sketch_columns is None
+    if not is_natural or size.rows > size.parameters or times < LONG:
+        return ""
+    free = [name for name, c in problem.conditions.items() if c.domain.size is None]
+    settings = " ".join(f"--set points.{name}=none" for name in free)
+    return (
+        f"steps are {times:.0f} times as long as natpinn would make them on this "
+        f"{jax.default_backend().upper()}; to let it choose how many points they have: {settings}"
+    )
 
 
 def _shares(problem: Problem, wanted: float) -> dict[str, int]:
@@ -52,6 +66,10 @@ def _shares(problem: Problem, wanted: float) -> dict[str, int]:
         for name, c in problem.conditions.items()
         if not c.is_sized
     }
+
+
+def _most_operations() -> float:
+    return CPU_OPERATIONS if jax.default_backend() == "cpu" else GPU_OPERATIONS
 
 
 def _operations(size: Size) -> float:

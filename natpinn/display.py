@@ -14,7 +14,7 @@ SECONDS_BETWEEN_LINES = 1.0
 
 
 class Display:
-    """A callback of `train` that shows step, loss, error, ms/step and the time left."""
+    """A callback of `train` that shows step, loss, error, time of a step and the time left."""
 
     def __init__(self, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
@@ -61,9 +61,19 @@ def describe(progress: RunProgress) -> str:
     if progress.metrics.get("rejected_steps"):
         parts.append(f"{progress.metrics['rejected_steps']:,} rejected")
     if progress.step:
-        parts.append(f"{1000 * progress.seconds / progress.step:.3g} ms/step")
-        parts.append(f"{_seconds_left(progress):.0f} s left")
+        per_step = progress.seconds / progress.step
+        is_long = per_step >= 1
+        parts.append(f"{per_step:.3g} s/step" if is_long else f"{1000 * per_step:.3g} ms/step")
+        parts.append(f"{show_duration(_seconds_left(progress))} left")
     return "  ".join(parts)
+
+
+def show_duration(seconds: float) -> str:
+    """As people say it: 38 s, 12 min, 3 h 20 min."""
+    minutes = round(seconds / 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _fraction(progress: RunProgress) -> float:

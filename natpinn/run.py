@@ -31,7 +31,7 @@ from .resources import (
     smaller_limit,
     strategy,
 )
-from .signals import Interrupts
+from .signals import Interrupts, say
 from .solution import Solution
 from .trackers import Trackers
 from .train import Callback, Progress, Snapshot, TrainResult, train
@@ -81,7 +81,7 @@ def solve(
     budget: float | None = None,
     seed: int = 0,
     stop_at: float | None = None,
-    points: Mapping[str, int] | None = None,
+    points: Mapping[str, int | None] | None = None,
     steps_per_batch: int | None = None,
     devices: int | str | None = None,
     memory_limit: str | int | None = None,
@@ -96,10 +96,11 @@ def solve(
     The problem may be a name of the catalogue. Without a model it gets an MLP, without an optimizer
     the default one; an optimizer's name takes the best settings known for the problem. With neither
     steps nor budget, training takes 60 seconds. Points are drawn anew at every step, or after
-    `steps_per_batch`. It uses one device unless told a number or "all",
-    and at most the memory that is free there, or less if told "8GB". The folder `out` records the
-    run, with a checkpoint every 60 seconds or as told, from which `natpinn.resume` goes on; `track`
-    names what of the kernel's spectrum is recorded, as "effective_dimension".
+    `steps_per_batch`; `points` says how many, or None for what suits this machine. It uses one
+    device unless told a number or "all", and at most the memory that is free there, or less if told
+    "8GB". The folder `out` records the run, with a checkpoint every 60 seconds or as told, from
+    which `natpinn.resume` goes on; `track` names what of the kernel's spectrum is recorded, as
+    "effective_dimension".
     """
     if not isinstance(problem, Problem | str):
         raise InputError(f"a problem is a Problem or the name of one, got {problem!r}")
@@ -121,7 +122,7 @@ def solve(
         "compute.memory_limit": None if memory_limit is None else str(memory_limit),
         "checkpoint.every_seconds": checkpoint_seconds,
         "track.quantities": list(track) or None,
-        **{f"points.{key}": n for key, n in (points or {}).items()},
+        **{f"points.{key}": "none" if n is None else n for key, n in (points or {}).items()},
     }
     config = resolve(
         {key: value for key, value in given.items() if value is not None},
@@ -183,6 +184,8 @@ def run(
         folder = (earlier.folder if earlier else None) or RunFolder(path)
         folder.begin(parts.described, history)
     display = Display() if progress and is_first else None
+    if display and earlier is None and (advice := batch.advise(parts.problem, planned.size)):
+        say(advice)
     own = [
         *([display] if display else []),
         *([_recorder(folder), _saver(folder, planned.plan, config)] if folder else []),

@@ -5,7 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natpinn import Box, Condition, Data, Problem, auto, batch, laplacian, memory, resume, solve
+from natpinn import (
+    Box,
+    Condition,
+    Data,
+    Problem,
+    adam,
+    auto,
+    batch,
+    laplacian,
+    memory,
+    resume,
+    sizes,
+    solve,
+)
 
 KEY = jax.random.key(0)
 
@@ -30,6 +43,17 @@ def problem(dimension=2, outputs=1, **points):
 
 def proposed(found, widths=None, limit=None):
     return batch.propose(found, found.default_model(KEY, widths), auto(), limit)
+
+
+def test_a_step_that_is_long_here_is_worth_a_word():
+    def advice(points, optimizer):
+        found = problem(2, inside=points, edge=20)
+        objective, theta = found.objective(found.default_model(KEY, (128, 128)), found.sample(KEY))
+        return batch.advise(found, sizes.size_of(objective, theta, optimizer))
+
+    assert advice(50, auto()) == ""
+    assert advice(6000, auto()).endswith("--set points.inside=none --set points.edge=none")
+    assert advice(6000, adam()) == ""
 
 
 def test_points_grow_with_the_dimension_up_to_what_pays():
