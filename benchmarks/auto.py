@@ -42,7 +42,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
 CONSTANTS: dict[str, dict[str, float]] = {  # of the rule, which a variant has otherwise
     "always_older": {"AGEING_BACK": -1.0},
     "no_fading": {"FADING": 1.0},
-    "no_way_back": {"WORST": math.inf, "JUMP": math.inf},
+    "no_way_back": {"JUMP": math.inf},
 }
 RULE: Any = importlib.import_module("natpinn.optimizers.auto")
 SMALL: dict[str, dict[str, Any]] = {

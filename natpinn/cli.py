@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tomli_w
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from . import __version__, cluster, records
 from . import config as configuration
@@ -67,12 +67,14 @@ def list_names(as_json: JsonFlag = False) -> None:
         print(json.dumps(_names(), indent=2, ensure_ascii=False))
         return
     console = Console()
-    problems = Table("problem", "equation", "net", "points per step", title="Problems")
+    rest = ("equation", "net", "points per step")
+    problems = Table(Column("problem", no_wrap=True), *rest, title="Problems")
     for name, entry in CATALOGUE.items():
         net = "-".join(map(str, entry.widths))
         points = " + ".join(f"{n} {key}" for key, n in entry.points.items())
         problems.add_row(name, entry.description, net, points)
-    optimizers = Table("optimizer", "what it is", "settings and defaults", title="Optimizers")
+    rest = ("what it is", "settings and defaults")
+    optimizers = Table(Column("optimizer", no_wrap=True), *rest, title="Optimizers")
     for name, build in configuration.OPTIMIZERS.items():
         defaults = configuration.optimizer_defaults(name)
         settings = "\n".join(f"{key} = {value}" for key, value in defaults.items())

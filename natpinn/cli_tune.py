@@ -145,8 +145,10 @@ def _print(found: tuning.Tuned) -> None:
         others = f", and {running} running elsewhere" if running else ""
         again = "the same command" if found.has_own_code else f"natpinn tune {folder}"
         print(f"{len(ranked)} trials are done{others}: go on with {again}")
-    if found.best is not None and not found.has_own_code:
-        print(f"run the best with: natpinn solve --config {folder}/{tuning.BEST}")
+    if found.best is not None:
+        name = str(found.settings.get("problem.name"))
+        problem = f"{name} " if found.has_own_code and ":" in name else ""
+        print(f"run the best with: natpinn solve {problem}--config {folder}/{tuning.BEST}")
 
 
 def _as_json(found: tuning.Tuned) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .domains import Domain, Point, Points
+from .domains import Domain, Point, Points, coordinates
 from .errors import InputError
 from .precision import float64
 from .sampling import Sampler, Uniform
@@ -91,8 +91,8 @@ class Condition(eqx.Module):
         except Exception as error:
             reason = str(error).strip().split("\n")[0]
             raise InputError(
-                f"condition {name!r} cannot be evaluated at one point, of shape {shapes}: {reason} "
-                f"(does the model take {self.domain.dimension} coordinates?)"
+                f"condition {name!r} cannot be evaluated at one point, of shape {shapes}: {reason}"
+                f"{_remedy(error, model, point)}"
             ) from error
         if not hasattr(out, "shape") or len(out.shape) > 1 or out.size == 0:
             found = getattr(out, "shape", type(out).__name__)
@@ -102,6 +102,26 @@ class Condition(eqx.Module):
             )
         if out.dtype != jnp.float64:
             raise InputError(f"condition {name!r} must return float64, got {out.dtype}")
+
+
+def _remedy(error: Exception, model: Any, point: Point) -> str:
+    """What may have gone wrong in a residual."""
+    if isinstance(error, InputError):
+        return ""
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return " (write jnp.sin, with jax.numpy, in place of numpy.sin)"
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return " (write jnp.where(a > b, …, …) in place of if, and jnp.sin in place of math.sin)"
+    x = coordinates(point)
+    try:
+        value = eqx.filter_eval_shape(model, x)
+    except Exception:  # whatever it raises
+        return f" (does the model take {x.size} coordinates?)"
+    if isinstance(point, tuple):
+        return " (the point is a pair: unpack it, as in x, n = point)"
+    found = getattr(value, "shape", type(value).__name__)
+    what = f"{type(model).__name__} with values of shape {found}"
+    return f" (a residual gets the model, here {what}, and a point)"
 
 
 def _default_points(domain: Domain) -> int:

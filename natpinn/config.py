@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import cattrs
@@ -252,6 +253,12 @@ def _optimizer_settings(
 def lookup_problem(name: str, dimension: Any = None) -> Problem:
     """A problem of the catalogue, or a user's own as `module:attribute`."""
     if ":" not in name:
+        module = name.removesuffix(".py").strip("./").replace("/", ".")
+        if name not in problems.CATALOGUE and Path(f"{module.replace('.', '/')}.py").exists():
+            raise InputError(
+                f"problem {name!r}: which one of that file? Write {module}:problem, if problem is "
+                f"its name there"
+            )
         return problems.get(name, None if dimension == "none" else dimension)
     found = _import_attribute("problem", name)
     if inspect.isfunction(found) and not inspect.signature(found).parameters:
@@ -388,7 +395,7 @@ def _structure(settings: dict[str, Any]) -> Config:
     try:
         config = _converter().structure(nested, Config)
     except cattrs.BaseValidationError as error:
-        reasons = cattrs.transform_error(error, format_exception=lambda e, _: str(e))
+        reasons = cattrs.transform_error(error, format_exception=lambda e, _: _reason(e))
         raise InputError("; ".join(reasons).replace(" @ $.", ", in ")) from error
     return config
 
@@ -405,6 +412,11 @@ def check_format(settings: Mapping[str, Any]) -> None:
             f"{OLDEST_FORMAT if OLDEST_FORMAT == FORMAT else f'{OLDEST_FORMAT} to {FORMAT}'}: "
             f"{remedy}"
         )
+
+
+def _reason(error: BaseException) -> str:
+    is_no_list = isinstance(error, TypeError) and "not iterable" in str(error)
+    return "it is a list, as in [32]" if is_no_list else str(error)
 
 
 @cache
@@ -447,6 +459,9 @@ def _import_attribute(kind: str, path: str) -> Any:
     module_name, _, attribute = path.partition(":")
     if not module_name or module_name.startswith("."):
         raise InputError(f"{kind} {path!r}: write module:attribute, as in mine:problem")
+    if "/" in module_name or module_name.endswith(".py"):
+        module = module_name.removesuffix(".py").strip("/").replace("/", ".")
+        raise InputError(f"{kind} {path!r}: write it as a module, {module}:{attribute}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from numpy.typing import ArrayLike
 
 from .errors import InputError, unknown
@@ -37,6 +37,11 @@ class Domain(eqx.Module):
     @property
     def dimension(self) -> int:
         return self.bounds[0].size
+
+    def covers(self, x: Float[Array, " d"]) -> Bool[Array, ""]:
+        """Whether a point lies in the box around the domain, or around a part of a union."""
+        lower, upper = self.bounds
+        return jnp.all((lower <= x) & (x <= upper))
 
     @property
     def size(self) -> int | None:
@@ -242,6 +247,9 @@ class Union(CubeImage):
     @property
     def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         return enclosing_box(self.members)
+
+    def covers(self, x: Float[Array, " d"]) -> Bool[Array, ""]:
+        return jnp.stack([member.covers(x) for member in self.members]).any()
 
     @property
     def unit_dimension(self) -> int:

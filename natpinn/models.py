@@ -35,6 +35,8 @@ class MLP(eqx.Module):
         activation: Callable[[Array], Array] = jnp.tanh,
         embedding: Callable[[Array], Array] | None = None,
     ):
+        if not isinstance(widths, Sequence):
+            raise InputError(f"widths are a list, as in [{widths}], got {widths!r}")
         if any(width < 1 for width in widths):
             raise InputError(f"widths must be positive, got {list(widths)}")
         first = inputs if embedding is None else jax.eval_shape(embedding, jnp.zeros(inputs)).size
@@ -131,7 +133,10 @@ def as_model(model: Any) -> Any:
         )
     require_float64(model, "the model's ")
     if not jax.tree.leaves(trainable(model)):
-        raise InputError("the model has nothing to train: no float64 JAX array in it")
+        raise InputError(
+            "the model has nothing to train: no float64 JAX array in it; a function that builds a "
+            "model is called first, and a coefficient is written jnp.array(1.0)"
+        )
     return model
 
 

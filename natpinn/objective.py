@@ -258,7 +258,7 @@ class LeastSquares(eqx.Module):
     def _rows_per_point(self, name: str, theta: Theta) -> int:
         point = jax.tree.map(lambda leaf: leaf[0], self.points[name])
         model = eqx.combine(theta, self.frozen)
-        return len(jax.eval_shape(self.conditions[name].rows, model, point))
+        return len(eqx.filter_eval_shape(self.conditions[name].rows, model, point))
 
     def _device(self) -> Any:
         return 0 if self.plan.mesh is None else jax.lax.axis_index(DEVICES)

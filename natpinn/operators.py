@@ -36,6 +36,7 @@ def jacobian(u: Field) -> Field:
     """∂uᵢ/∂xⱼ, by forward or reverse mode, whichever needs fewer passes."""
 
     def derivatives(x: Float[Array, " d"]) -> Float[Array, "... d"]:
+        x = _one_point(x)
         outputs = jax.eval_shape(u, x).size
         return (jax.jacrev if outputs <= x.size else jax.jacfwd)(u)(x)
 
@@ -46,6 +47,7 @@ def divergence(u: Field) -> Field:
     """∇·u = Σᵢ ∂uᵢ/∂xᵢ of a vector field with as many values as coordinates."""
 
     def trace(x: Float[Array, " d"]) -> Float[Array, ""]:
+        x = _one_point(x)
         values = jax.eval_shape(u, x).shape
         if values != x.shape:
             raise InputError(
@@ -64,6 +66,7 @@ def partial(u: Field, *coordinates: int) -> Field:
 
     def along(v: Field, i: int) -> Field:
         def derivative(x: Float[Array, " d"]) -> Float[Array, "..."]:
+            x = _one_point(x)
             _check_coordinate(i, x)
             return jax.jvp(v, (x,), (jnp.zeros_like(x).at[i].set(1),))[1]
 
@@ -90,6 +93,7 @@ def value_gradient_laplacian(
     """u, ∇u and Δu in a single pass, over all coordinates or the given ones."""
 
     def evaluate(x: Float[Array, " d"]) -> SecondOrder:
+        x = _one_point(x)
         if isinstance(coordinates, int) or (coordinates is not None and not len(coordinates)):
             raise InputError(f"coordinates are a list, as in [0, 1], got {coordinates!r}")
         chosen = list(range(x.size) if coordinates is None else coordinates)
@@ -107,6 +111,7 @@ def weighted_value_gradient_laplacian(
     """u, σᵀ∇u and tr(σᵀ ∇²u σ) + b·∇u in a single pass."""
 
     def evaluate(x: Float[Array, " d"]) -> SecondOrder:
+        x = _one_point(x)
         at_x = sigma(x) if callable(sigma) else jnp.asarray(sigma, x.dtype)
         b = drift(x) if callable(drift) else drift
         b = jnp.zeros_like(x) if b is None else jnp.asarray(b, x.dtype)
@@ -160,6 +165,18 @@ def _inner_jaxprs(eqn: Any) -> Iterator[Any]:
         inner = getattr(parameter, "jaxpr", parameter)
         if hasattr(inner, "eqns"):
             yield inner
+
+
+def _one_point(x: Any) -> Float[Array, " d"]:
+    """A point as a float64 array; of many points every operator would be something else."""
+    if not isinstance(x, jax.Array) or x.dtype != jnp.float64:
+        x = jnp.asarray(x, jnp.float64)
+    if x.ndim != 1:
+        raise InputError(
+            f"an operator acts at one point, of shape (d,), got {x.shape}: at many points write "
+            f"jax.vmap(laplacian(u))(points)"
+        )
+    return x
 
 
 def _check_coordinate(i: int, x: Float[Array, " d"]) -> None:

@@ -28,7 +28,8 @@ class Problem(eqx.Module):
 
     The first condition whose domain has a volume is the equation itself: errors are measured, and
     pictures drawn, on its domain, on `evaluation_points` points or else ten times its batch.
-    `widths` are the hidden layers of the network that is used when none is given. It is told where
+    `widths` are the hidden layers of the network that is used when none is given, and `outputs` how
+    many values it has: without them as many as the solution, or one number. It is told where
     a point is in the box around all conditions, so that its inputs have no units; with
     `scaled=False` it gets the point itself.
     """
@@ -37,6 +38,7 @@ class Problem(eqx.Module):
     solution: Field | None
     name: str = eqx.field(static=True)
     widths: tuple[int, ...] = eqx.field(static=True)
+    outputs: int | None = eqx.field(static=True)
     scaled: bool = eqx.field(static=True)
     evaluation_points: int | None = eqx.field(static=True)
     is_catalogued: bool = eqx.field(static=True)  # its name and sizes say all about it
@@ -48,6 +50,7 @@ class Problem(eqx.Module):
         *,
         name: str = "custom",
         widths: tuple[int, ...] = DEFAULT_WIDTHS,
+        outputs: int | None = None,
         scaled: bool = True,
         evaluation_points: int | None = None,
         is_catalogued: bool = False,
@@ -74,11 +77,14 @@ class Problem(eqx.Module):
         self.solution = solution
         self.name = name
         self.widths = tuple(widths)
+        self.outputs = outputs
         self.scaled = scaled
         self.evaluation_points = evaluation_points
         self.is_catalogued = is_catalogued
         if evaluation_points is not None and evaluation_points < 1:
             raise InputError(f"evaluation_points must be positive, got {evaluation_points}")
+        if outputs is not None and outputs < 1:
+            raise InputError(f"a network needs at least one output, got {outputs}")
 
     @property
     def domain(self) -> Domain:
@@ -126,11 +132,9 @@ class Problem(eqx.Module):
         activation: Callable[[Array], Array] = jnp.tanh,
         scaled: bool | None = None,
     ) -> MLP:
-        """A network with as many outputs as the solution has values, or one."""
-        outputs = "scalar"
-        if self.solution is not None:
-            shape = self._solution_shape()
-            outputs = shape[0] if shape else "scalar"
+        """A network with as many outputs as were asked for, or as the solution has, or one."""
+        shape = () if self.solution is None else self._solution_shape()
+        outputs = self.outputs or (shape[0] if shape else "scalar")
         is_scaled = self.scaled if scaled is None else scaled
         box = enclosing_box(c.domain for c in self.conditions.values())
         return MLP(
@@ -184,6 +188,7 @@ class Problem(eqx.Module):
         objective, _ = self.objective(model, sample(OrderedDict(fresh), batch_key))
         n = self.evaluation_points
         n = 10 * self._equation.points if n is None else n
+        n = min(n, self.domain.size or n)  # of measured data there are no more
         memory.require(
             8 * n * self.domain.dimension,
             f"{n:,} evaluation points",
@@ -230,6 +235,7 @@ class Problem(eqx.Module):
             self.solution,
             name=self.name,
             widths=self.widths,
+            outputs=self.outputs,
             scaled=self.scaled,
             evaluation_points=(
                 self.evaluation_points if evaluation_points is None else evaluation_points

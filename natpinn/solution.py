@@ -46,6 +46,11 @@ class Solution:
     def __call__(self, x: Any) -> Float[Array, "..."]:
         """The values at one point (d,) or at many (n, d)."""
         x = jnp.asarray(x, dtype=jnp.float64)
+        if x.ndim not in (1, 2):
+            raise InputError(
+                f"a solution is evaluated at one point, of shape (d,), or at many, (n, d), "
+                f"got {x.shape}"
+            )
         return self.model(x) if x.ndim == 1 else jax.vmap(self.model)(x)
 
     def __repr__(self) -> str:

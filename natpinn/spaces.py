@@ -90,6 +90,7 @@ KINDS = ("uniform", "log_uniform", "choice")
 DAMPING = Range(1e-12, 1.0, is_log=True)
 RATE = Range(1e-4, 1.0, is_log=True)
 MOMENTUM = Range(0.0, 0.999)
+NORM_CAP = Range(1e-3, 10.0, is_log=True)
 RANK = Choice((0.05, 0.1, 0.2, 0.4))
 WIDE: dict[str, Space] = {  # where the first stage of a search looks, per optimizer
     "sgd": {"learning_rate": RATE, "momentum": Choice((0.0, 0.3, 0.6, 0.9))},
@@ -106,12 +107,18 @@ WIDE: dict[str, Space] = {  # where the first stage of a search looks, per optim
         "start_at_identity": Choice((False, True)),
     },
     "engd_w": {"damping": DAMPING, "learning_rate": RATE},
-    "spring": {"damping": DAMPING, "momentum": MOMENTUM, "learning_rate": RATE},
+    "spring": {
+        "damping": DAMPING,
+        "momentum": MOMENTUM,
+        "learning_rate": RATE,
+        "norm_cap": NORM_CAP,
+    },
     "engd_w_nystrom": {"damping": DAMPING, "learning_rate": RATE, "rank": RANK},
     "spring_nystrom": {
         "damping": DAMPING,
         "momentum": MOMENTUM,
         "learning_rate": RATE,
+        "norm_cap": NORM_CAP,
         "rank": RANK,
     },
     "auto": {
@@ -123,10 +130,12 @@ WIDE: dict[str, Space] = {  # where the first stage of a search looks, per optim
 
 
 def wide(optimizer: str, settings: Mapping[str, Any]) -> Space:
-    """Where to look first; a line search leaves no learning rate to look for."""
+    """Where to look first; with a line search there is no rate, and without a cap none to find."""
     found = {f"optimizer.{key}": values for key, values in WIDE.get(optimizer, {}).items()}
     if settings.get("optimizer.line_search", "none") != "none":
         found.pop("optimizer.learning_rate", None)
+    if settings.get("optimizer.norm_cap", "none") == "none":
+        found.pop("optimizer.norm_cap", None)
     if not found:
         raise InputError("say where to look, as in --space optimizer.damping=log_uniform:1e-9:1")
     return found

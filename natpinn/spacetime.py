@@ -1,7 +1,7 @@
 """Time × space: slabs, their initial and final slices, and the boundary of space through time."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .domains import Box, CubeImage, Surface
 from .errors import InputError
@@ -29,6 +29,9 @@ class TimeSpace(CubeImage):
     def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         lower, upper = self.space.bounds
         return _with_time(self.start, lower), _with_time(self.end, upper)
+
+    def covers(self, x: Float[Array, " d"]) -> Bool[Array, ""]:
+        return (self.start <= x[0]) & (x[0] <= self.end) & self.space.covers(x[1:])
 
     @property
     def unit_dimension(self) -> int:

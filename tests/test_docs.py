@@ -2,10 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 import natpinn
+import natpinn.models
 from natpinn import cli
 
 ROOT = Path(__file__).parent.parent
@@ -21,6 +24,25 @@ def test_readme_code_runs(tmp_path, monkeypatch, capsys):
         exec(block.replace("budget=30", "steps=60"), {})
     assert float(capsys.readouterr().out) < 1e-2
     assert (tmp_path / "solution.png").exists()
+
+
+def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "guide.md").read_text()
+    inverse, solutions = re.findall(r"```python\n(.*?)```", text, re.S)
+    names: dict[str, Any] = {}
+    exec(inverse, names)
+    assert natpinn.models.parameter_count(names["model"]) == 32 * 3 + 32 * 33 + 33 + 1
+
+    square = natpinn.Box.unit(2)
+    residual = natpinn.Condition(lambda u, x: natpinn.laplacian(u)(x) - 1, square, points=20)
+    edge = natpinn.Condition(lambda u, x: u(x), square.boundary, points=20)
+    problem = natpinn.Problem({"inside": residual, "edge": edge}, widths=(8,))
+    names = {"jax": jax, "natpinn": natpinn, "solve": natpinn.solve, "problem": problem}
+    names |= {"laplacian": natpinn.laplacian, "points": square.sample(jax.random.key(0), 5)}
+    names["model"] = problem.default_model(jax.random.key(1))
+    exec(solutions.replace("budget=30", "steps=3").replace("budget=60", "steps=5"), names)
+    assert float(names["again"]([0.5, 0.5])) == float(names["solution"]([0.5, 0.5]))
 
 
 def commands():

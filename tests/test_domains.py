@@ -59,6 +59,17 @@ def test_slices_and_unions():
         Union(BOX, Box([0.0], [1.0]))
 
 
+def test_a_union_covers_what_its_members_do():
+    corner = Box([0.0, 0.0], [1.0, 0.5]) | Box([0.0, 0.5], [0.5, 1.0])
+    places = jnp.array([[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75], [2.0, 0.0]])
+    inside = [True, True, True, False, False]
+    assert jax.vmap(corner.covers)(places).tolist() == inside
+    in_time = TimeSpace(0.0, 1.0, corner)
+    timed = jnp.concatenate([jnp.full((5, 1), 0.5), places], 1)
+    assert jax.vmap(in_time.covers)(timed).tolist() == inside
+    assert not jax.vmap(in_time.covers)(timed.at[:, 0].set(2.0)).any()
+
+
 def test_data_are_used_whole_or_in_subsets():
     points, values = jnp.arange(10.0)[:, None], jnp.arange(10.0)
     data = Data(points, values)

@@ -139,6 +139,19 @@ def test_operators_work_under_vmap_grad_and_jit():
             close(a, b)
 
 
+def test_they_act_at_one_point_however_it_is_written():
+    def u(x):
+        return x[0] ** 2 * x[1]
+
+    for operator, wanted in ((laplacian(u), 4.0), (partial(u, 0), 4.0), (jacobian(u), [4.0, 1.0])):
+        for point in ([1, 2], (1.0, 2.0), np.array([1, 2]), np.array([1, 2], np.float32)):
+            found = operator(cast("jax.Array", point))
+            assert found.dtype == jnp.float64
+            np.testing.assert_allclose(found, wanted)
+        with pytest.raises(natpinn.InputError, match=r"jax\.vmap"):
+            operator(jnp.ones((4, 2)))
+
+
 def test_wrong_coordinates_and_coefficients_are_named():
     u = MODELS["mlp"]
     with pytest.raises(natpinn.InputError, match="coordinate 3"):

@@ -1,6 +1,7 @@
 """From a problem to a solution and back from disk; models and conditions of every kind."""
 
 import json
+import math
 from dataclasses import replace
 
 import equinox as eqx
@@ -15,11 +16,14 @@ from natpinn import (
     MLP,
     Box,
     Condition,
+    Data,
+    Domain,
     FourierFeatures,
     InputError,
     Periodic,
     Problem,
     Scaled,
+    auto,
     engd_w,
     gradient,
     laplacian,
@@ -195,6 +199,64 @@ def test_without_a_solution_the_validation_loss_decides(tmp_path):
     assert early.summary["steps"] < 1000
 
 
+def test_a_system_without_a_solution_says_how_many_values_it_has():
+    def cauchy_riemann(w, x):
+        (u_x, u_y), (v_x, v_y) = gradient(w)(x)
+        return jnp.stack([u_x - v_y, u_y + v_x])
+
+    def values(w, x):
+        return w(x) - jnp.stack([x[0] ** 2 - x[1] ** 2, 2 * x[0] * x[1]])
+
+    conditions = {
+        "equation": Condition(cauchy_riemann, SQUARE, points=30),
+        "boundary": Condition(values, SQUARE.boundary, points=20),
+    }
+    found = quick(Problem(conditions, widths=(8,), outputs=2), steps=20)
+    assert found([0.5, 0.5]).shape == (2,)
+    with pytest.raises(InputError, match="at least one output, got 0"):
+        Problem(conditions, outputs=0)
+
+
+def test_a_problem_may_be_measured_data_alone():
+    data = Data(np.random.default_rng(0).random((5, 2)), np.ones(5))
+    solution = quick(Problem({"data": Condition(lambda u, point: u(point[0]) - point[1], data)}))
+    assert solution.summary["status"] == "finished"
+    assert solution.history[-1]["loss"] < solution.history[0]["loss"]
+
+
+@pytest.mark.parametrize("optimizer", [auto(), natpinn.adam(), natpinn.kfac()])
+def test_modules_that_hold_functions_are_models(optimizer, tmp_path):
+    model = eqx.nn.MLP(2, "scalar", 8, 1, lambda x: jnp.tanh(x), key=jax.random.key(0))
+    problem = poisson()
+    solution = quick(problem, model, optimizer, out=tmp_path / "run")
+    assert solution.history[-1]["loss"] < solution.history[0]["loss"]
+    again = load(tmp_path / "run", like=model, problem=problem)
+    assert float(again([0.5, 0.5])) == float(solution([0.5, 0.5]))
+
+
+def test_a_picture_of_a_union_leaves_out_what_is_not_in_it(tmp_path, monkeypatch):
+    corner = Box([0.0, 0.0], [1.0, 0.5]) | Box([0.0, 0.5], [0.5, 1.0])
+    conditions = {"inside": Condition(lambda u, x: u(x) - wave(x), corner, points=20)}
+    shown = []
+    monkeypatch.setattr(
+        "natpinn.report.picture._map", lambda figure, axis, values, *rest: shown.append(values)
+    )
+    quick(Problem(conditions, wave, widths=(4,)), steps=1).plot(tmp_path / "picture.png")
+    assert len(shown) == 3
+    for values in shown:
+        assert np.isnan(values[61:, 61:]).all()
+        assert np.isfinite(values[:59]).all()
+        assert np.isfinite(values[:, :59]).all()
+
+
+def test_a_solution_is_evaluated_at_points():
+    solution = quick("poisson_2d", points={"interior": 10, "boundary": 10}, steps=1)
+    assert solution([0.5, 0.5]).shape == ()
+    for points in (0.5, np.ones((3, 5, 2))):
+        with pytest.raises(InputError, match="at one point"):
+            solution(points)
+
+
 def test_stop_at_ends_a_run_early():
     solution = quick(poisson(), optimizer=engd_w(1e-5), stop_at=0.1, steps=1000)
     assert solution.summary["final_l2"] <= 0.1
@@ -212,13 +274,18 @@ def test_the_same_seed_gives_the_same_result():
     [
         (
             lambda: quick(poisson(), MLP(3, (4,), key=jax.random.key(0))),
-            "'interior' cannot be eval",
+            r"'interior' cannot be evaluated.*\(does the model take 2 coordinates",
         ),
         (lambda: quick(poisson(), MLP(2, (4,), 2, key=jax.random.key(0))), r"values of shape \(\)"),
         (lambda: quick(_with_residual(lambda u, x: jnp.ones((2, 2)))), r"'odd'.*got \(2, 2\)"),
         (lambda: quick(_with_residual(lambda u, x: None)), "'odd'.*NoneType"),
         (lambda: quick(_with_residual(lambda u, x: jnp.float32(u(x)))), "'odd'.*float32"),
         (lambda: quick(_with_residual(lambda u, x: x @ jnp.ones(5))), "'odd' cannot be evaluated"),
+        (lambda: quick(_with_residual(lambda u, x: np.sin(x[0]))), "jnp.sin, with jax.numpy"),
+        (lambda: quick(_with_residual(lambda u, x: math.sin(x[0]))), "place of math.sin"),
+        (lambda: quick(_with_residual(lambda u, x: u(x) if x[0] > 0 else x[0])), "jnp.where"),
+        (lambda: quick(_with_residual(lambda u, x: u(x)[1])), r"MLP with values of shape \(\)"),
+        (lambda: quick(_with_residual(lambda u, x: u(x), SQUARE.boundary.with_normals)), "a pair"),
         (lambda: quick(poisson(), points={"interor": 3}), "did you mean 'points.interior'"),
         (lambda: quick(poisson(), points={"interior": 0}), "at least one point, got 0"),
         (lambda: quick(poisson(), optimizer="sprign"), "did you mean 'spring'"),
@@ -247,8 +314,8 @@ def test_bad_problems_and_models_are_explained(build, message):
         build()
 
 
-def _with_residual(residual):
-    return Problem({"odd": Condition(residual, SQUARE)}, widths=(4,))
+def _with_residual(residual, domain: Domain = SQUARE):
+    return Problem({"odd": Condition(residual, domain)}, widths=(4,))
 
 
 def _float32_model():

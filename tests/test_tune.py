@@ -83,6 +83,8 @@ def test_ranges_are_read_from_text_and_tables():
     assert parse_table(SPACE) == {"optimizer.damping": Range(1e-10, 1e-2, is_log=True)}
     assert "optimizer.learning_rate" in wide("spring", {"optimizer.line_search": "none"})
     assert "optimizer.learning_rate" not in wide("spring", {"optimizer.line_search": "grid"})
+    assert "optimizer.norm_cap" in wide("spring", {"optimizer.norm_cap": 1e-3})
+    assert "optimizer.norm_cap" not in wide("spring", {"optimizer.norm_cap": "none"})
     with pytest.raises(InputError, match="like"):
         parse_table({"optimizer": {"damping": 3}})
 

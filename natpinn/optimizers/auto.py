@@ -22,8 +22,7 @@ MOST_MOMENTUM = 0.999
 YOUNGEST = 10.0  # an age that counts before the first step: momentum starts at one half
 DAMPING_FACTOR = 4.0  # at most, from one step to the next
 HIGHEST_DAMPING = 1e2  # relative, as all dampings here
-SETBACK = 10.0  # what the damping is multiplied with after a step that was not taken, or taken back
-WORST = 3.0  # a larger surprise that does not lower the loss of its batch is not followed
+SETBACK = 10.0  # what the damping is multiplied with where a step is taken back
 JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is taken back
 AGEING_BACK = 2.0  # how much younger a rising loss makes
 LONGEST = 1.0  # of the direction before bias correction, which would be a whole step
@@ -54,8 +53,8 @@ class Auto(Optimizer[AutoState]):
 
     Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that counts steps and goes
     back while the loss rises on fresh batches. The step is a fixed share of the direction, and
-    falls to zero at the end. A step that surprises too much is not taken, and one after which a
-    fresh batch has many times the loss is taken back.
+    falls to zero at the end. A step after which a fresh batch has many times the loss is taken
+    back, and one that leads to no finite residual is not taken.
     """
 
     demand: ClassVar[Demand] = Demand.KERNEL
@@ -114,7 +113,7 @@ class Auto(Optimizer[AutoState]):
         after = objective.residual(reached)
         size = jnp.linalg.norm(change)
         surprise = jnp.where(size > 0, jnp.linalg.norm(after - residual + change) / size, 0.0)
-        is_taken = ~is_lost & ((surprise <= WORST) | (0.5 * jnp.sum(after**2) <= loss))
+        is_taken = ~is_lost & jnp.isfinite(surprise)
 
         trend = state.trend.follow(loss, state.age)
         age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
@@ -134,7 +133,7 @@ class Auto(Optimizer[AutoState]):
         theta, new_state = jax.tree.map(
             lambda new, old: jnp.where(is_taken, new, old),
             (reached, followed),
-            (back, self._set_back(state, back, trend, is_lost)),
+            (back, self._set_back(state, back, trend)),
         )
         details = {
             "step_size": jnp.where(is_taken, rate, 0.0),
@@ -180,19 +179,15 @@ class Auto(Optimizer[AutoState]):
         moved = used * jnp.clip(excess**0.5, 1 / DAMPING_FACTOR, DAMPING_FACTOR)
         return jnp.clip(moved, schedule.at(self.least_damping, step), HIGHEST_DAMPING)
 
-    def _set_back(
-        self, state: AutoState, theta: Theta, trend: Trend, is_lost: Bool[Array, ""]
-    ) -> AutoState:
-        """After a step that is not taken: more damping, less momentum; taken back, none of it."""
-        kept = jnp.where(is_lost, 0.0, 1.0)
-        faded = FADING * kept
+    def _set_back(self, state: AutoState, theta: Theta, trend: Trend) -> AutoState:
+        """Where a step is not taken or taken back: more damping, and no direction."""
         return AutoState(
-            jax.tree.map(lambda leaf: faded * leaf, state.phi),
+            jax.tree.map(jnp.zeros_like, state.phi),
             theta,
             state.step + 1,
-            kept * state.bias,
+            jnp.zeros_like(state.bias),
             jnp.minimum(SETBACK * state.damping, HIGHEST_DAMPING),
-            jnp.where(is_lost, 0.5, 1.0) * state.age,
+            0.5 * state.age,
             trend,
             state.is_settling,
         )

@@ -24,7 +24,12 @@ def draw_solution(model: Any, problem: Problem, path: Path | str) -> None:
     is_line = lower.size == 1
     points = np.linspace(lower, upper, POINTS_1D) if is_line else _plane(lower, upper)
     learned = _values(model, points)
-    exact = None if problem.solution is None else _values(problem.solution, points)
+    is_inside = _values(problem.domain.covers, points)
+    if is_inside.any():  # else a slice that passes by a union
+        learned = np.where(is_inside, learned, np.nan)
+    exact = None
+    if problem.solution is not None:
+        exact = np.where(np.isnan(learned), np.nan, _values(problem.solution, points))
 
     rows, columns = learned.shape[-1], 1 if exact is None else 3
     figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained", dpi=130)
@@ -87,11 +92,11 @@ def _map(
     exact: np.ndarray | None,
 ) -> None:
     if title == "error":
-        largest = np.abs(values).max() or 1.0
+        largest = np.nanmax(np.abs(values)) or 1.0
         limits, colours = (-largest, largest), "RdBu_r"
     else:  # learned and exact share one scale
         shown = values if exact is None else exact
-        limits, colours = (shown.min(), shown.max()), "viridis"
+        limits, colours = (np.nanmin(shown), np.nanmax(shown)), "viridis"
     extent = (lower[0], upper[0], lower[1], upper[1])
     image = axis.imshow(
         values,
