@@ -24,9 +24,10 @@ def draw_solution(model: Any, problem: Problem, path: Path | str) -> None:
     is_line = lower.size == 1
     points = np.linspace(lower, upper, POINTS_1D) if is_line else _plane(lower, upper)
     learned = _values(model, points)
-    is_inside = _values(problem.domain.covers, points)
+    flat = jnp.asarray(points.reshape(-1, lower.size))
+    is_inside = np.asarray(jax.vmap(problem.domain.covers)(flat)).reshape(points.shape[:-1])
     if is_inside.any():  # else a slice that passes by a union
-        learned = np.where(is_inside, learned, np.nan)
+        learned = np.where(is_inside[..., None], learned, np.nan)
     exact = None
     if problem.solution is not None:
         exact = np.where(np.isnan(learned), np.nan, _values(problem.solution, points))
