@@ -94,6 +94,11 @@ class Condition(eqx.Module):
                 f"condition {name!r} cannot be evaluated at one point, of shape {shapes}: {reason}"
                 f"{_remedy(error, model, point)}"
             ) from error
+        if callable(out):
+            raise InputError(
+                f"condition {name!r} returns a function, not its value at the point: write "
+                f"laplacian(u)(x), not laplacian(u) or laplacian(u, x)"
+            )
         if not hasattr(out, "shape") or len(out.shape) > 1 or out.size == 0:
             found = getattr(out, "shape", type(out).__name__)
             raise InputError(

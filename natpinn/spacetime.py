@@ -66,6 +66,10 @@ class TimeSpace(CubeImage):
 
     def faces(self, *names: str) -> "Lateral":
         """[start, end] × some faces of the space; `x0` is its first coordinate, not time."""
+        for name in names:
+            if name in ("t-", "t+"):
+                end = "initial" if name == "t-" else "final"
+                raise InputError(f"faces are those of the space: for {name!r} take .{end}")
         return Lateral(self, self._box.faces(*names))
 
     @property

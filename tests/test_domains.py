@@ -128,6 +128,7 @@ def test_published_scales_are_norms():
         (lambda: Condition(lambda u, x: u(x), BOX, sampler=cast(Any, Sobol)), "object"),
         (lambda: Condition(lambda u, x: u(x), BOX, points=cast(Any, "10")), "whole number"),
         (lambda: TimeSpace(1.0, 0.0, BOX), "start < end"),
+        (lambda: TimeSpace(0.0, 1.0, BOX).faces("t-"), r"take \.initial"),
         (lambda: Data(np.zeros(3), np.zeros(3)), r"points\[:, None\]"),
         (lambda: Data(np.zeros((3, 1)), np.zeros(2)), "one value per point"),
         (lambda: Data(np.zeros((3, 1), np.float32), np.zeros(3)), "float32"),

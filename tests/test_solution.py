@@ -281,6 +281,7 @@ def test_the_same_seed_gives_the_same_result():
         (lambda: quick(_with_residual(lambda u, x: None)), "'odd'.*NoneType"),
         (lambda: quick(_with_residual(lambda u, x: jnp.float32(u(x)))), "'odd'.*float32"),
         (lambda: quick(_with_residual(lambda u, x: x @ jnp.ones(5))), "'odd' cannot be evaluated"),
+        (lambda: quick(_with_residual(lambda u, x: laplacian(u, x))), r"write laplacian\(u\)\(x\)"),
         (lambda: quick(_with_residual(lambda u, x: np.sin(x[0]))), "jnp.sin, with jax.numpy"),
         (lambda: quick(_with_residual(lambda u, x: math.sin(x[0]))), "place of math.sin"),
         (lambda: quick(_with_residual(lambda u, x: u(x) if x[0] > 0 else x[0])), "jnp.where"),
