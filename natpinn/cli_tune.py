@@ -146,9 +146,11 @@ def _print(found: tuning.Tuned) -> None:
         again = "the same command" if found.has_own_code else f"natpinn tune {folder}"
         print(f"{len(ranked)} trials are done{others}: go on with {again}")
     if found.best is not None:
-        name = str(found.settings.get("problem.name"))
-        problem = f"{name} " if found.has_own_code and ":" in name else ""
-        print(f"run the best with: natpinn solve {problem}--config {folder}/{tuning.BEST}")
+        name, model = (str(found.settings.get(f"{key}.name")) for key in ("problem", "model"))
+        problem = f"{name} " if ":" in name else ""  # no file runs code: the command names it
+        own_model = f" --set model.name={model}" if ":" in model else ""
+        best = f"{folder}/{tuning.BEST}"
+        print(f"run the best with: natpinn solve {problem}--config {best}{own_model}")
 
 
 def _as_json(found: tuning.Tuned) -> dict[str, Any]:

@@ -253,7 +253,7 @@ def _optimizer_settings(
 def lookup_problem(name: str, dimension: Any = None) -> Problem:
     """A problem of the catalogue, or a user's own as `module:attribute`."""
     if ":" not in name:
-        module = name.removesuffix(".py").strip("./").replace("/", ".")
+        module = _as_module(name)
         if name not in problems.CATALOGUE and Path(f"{module.replace('.', '/')}.py").exists():
             raise InputError(
                 f"problem {name!r}: which one of that file? Write {module}:problem, if problem is "
@@ -460,8 +460,9 @@ def _import_attribute(kind: str, path: str) -> Any:
     if not module_name or module_name.startswith("."):
         raise InputError(f"{kind} {path!r}: write module:attribute, as in mine:problem")
     if "/" in module_name or module_name.endswith(".py"):
-        module = module_name.removesuffix(".py").strip("/").replace("/", ".")
-        raise InputError(f"{kind} {path!r}: write it as a module, {module}:{attribute}")
+        raise InputError(
+            f"{kind} {path!r}: write it as a module, {_as_module(module_name)}:{attribute}"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -472,6 +473,11 @@ def _import_attribute(kind: str, path: str) -> Any:
     if not hasattr(module, attribute):
         raise InputError(f"{kind} {path!r}: {module_name} has no {attribute!r}")
     return getattr(module, attribute)
+
+
+def _as_module(path: str) -> str:
+    """What `python -m` calls the file with that path."""
+    return path.removesuffix(".py").strip("./").replace("/", ".")
 
 
 def _spell_none(value: Any) -> Any:

@@ -140,7 +140,8 @@ def plan_search(
     given |= {key: value for key, value in limits.items() if value is not None}
     if space is None:
         config = resolve(given, problem if isinstance(problem, Problem) else _lookup(given))
-        space = spaces.wide(optimizer, flatten({"optimizer": config.as_dict()["optimizer"]}))
+        wide = spaces.wide(optimizer, flatten({"optimizer": config.as_dict()["optimizer"]}))
+        space = {key: values for key, values in wide.items() if key not in given}
     return Search(given, space, **options)
 
 

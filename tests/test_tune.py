@@ -89,6 +89,12 @@ def test_ranges_are_read_from_text_and_tables():
         parse_table({"optimizer": {"damping": 3}})
 
 
+def test_what_is_set_is_not_looked_for():
+    found = plan_search("poisson_2d", "spring", None, {"optimizer.norm_cap": 0.01}, steps=1)
+    assert set(found.space) == {f"optimizer.{k}" for k in ("damping", "momentum", "learning_rate")}
+    open_study(found)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_has_a_space_that_its_settings_can_take(name):
     open_study(plan_search("poisson_2d", name, None, {}, steps=1))

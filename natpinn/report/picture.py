@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from ..problem import Problem
 from ..spacetime import TimeSpace
@@ -23,14 +24,11 @@ def draw_solution(model: Any, problem: Problem, path: Path | str) -> None:
     lower, upper = (np.asarray(corner) for corner in problem.domain.bounds)
     is_line = lower.size == 1
     points = np.linspace(lower, upper, POINTS_1D) if is_line else _plane(lower, upper)
-    learned = _values(model, points)
-    flat = jnp.asarray(points.reshape(-1, lower.size))
-    is_inside = np.asarray(jax.vmap(problem.domain.covers)(flat)).reshape(points.shape[:-1])
-    if is_inside.any():  # else a slice that passes by a union
-        learned = np.where(is_inside[..., None], learned, np.nan)
+    is_shown = _shown(problem, points)
+    learned = np.where(is_shown, _values(model, points), np.nan)
     exact = None
     if problem.solution is not None:
-        exact = np.where(np.isnan(learned), np.nan, _values(problem.solution, points))
+        exact = np.where(is_shown, _values(problem.solution, points), np.nan)
 
     rows, columns = learned.shape[-1], 1 if exact is None else 3
     figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained", dpi=130)
@@ -70,10 +68,19 @@ def _plane(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
     return points
 
 
+def _shown(problem: Problem, points: np.ndarray) -> np.ndarray:
+    """Which points are in the domain; all of them, where the slice passes by a union."""
+    found = np.asarray(jax.vmap(problem.domain.covers)(_flat(points)))
+    return (found | (not found.any())).reshape(*points.shape[:-1], 1)
+
+
+def _flat(points: np.ndarray) -> Float[Array, "n d"]:
+    return jnp.asarray(points.reshape(-1, points.shape[-1]))
+
+
 def _values(function: Any, points: np.ndarray) -> np.ndarray:
     """The function at an array of points, with one last axis for its values."""
-    flat = jnp.asarray(points.reshape(-1, points.shape[-1]))
-    values = np.asarray(jax.jit(jax.vmap(lambda x: jnp.atleast_1d(function(x))))(flat))
+    values = np.asarray(jax.jit(jax.vmap(lambda x: jnp.atleast_1d(function(x))))(_flat(points)))
     return values.reshape(*points.shape[:-1], -1)
 
 
