@@ -78,7 +78,7 @@ def describe(run: Run) -> dict[str, Any]:
         "problem": run.problem,
         "method": run.folder.name.rpartition("-")[0],
         "optimizer": run.config["optimizer.name"],
-        "step_size": MODES[run.config.get("optimizer.line_search", "none") == "none"],
+        "step_size": _step_size(run),
         "rows": run.rows,
         "seed": run.seed,
         "steps": int(run.curve.step[-1]),
@@ -237,8 +237,14 @@ def _by_run(curves: Iterable[Curve]) -> dict[str, Curve]:
     return {f"{curve.problem}/{curve.name}": curve for curve in curves}
 
 
+def _step_size(run: Run) -> str:
+    if run.config["optimizer.name"] == "auto":
+        return "own"
+    return MODES[run.config.get("optimizer.line_search", "none") == "none"]
+
+
 def _kind(row: Row) -> tuple[str, str]:
-    return row["optimizer"], "own" if row["optimizer"] == "auto" else row["step_size"]
+    return row["optimizer"], row["step_size"]
 
 
 def _is_main(row: Row) -> bool:
