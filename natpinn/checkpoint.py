@@ -170,10 +170,11 @@ def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndar
     found, expected = _kinds(arrays), _kinds(wanted)
     if found != expected:
         differing = min(name for name, _ in found.items() ^ expected.items())
+        what = "optimizer" if ".optimizer." in differing else "model"
         raise InputError(
-            f"{path} does not fit the model: {differing!r} is stored with shape and type "
-            f"{found.get(differing)}, the model has {expected.get(differing)}; pass the model that "
-            f"was trained"
+            f"{path} does not fit the {what}: {differing!r} is stored with shape and type "
+            f"{found.get(differing)}, the {what} has {expected.get(differing)}; pass the {what} "
+            f"that the run had"
         )
     return arrays
 

@@ -64,7 +64,8 @@ def tune_command(
     """Look for the best settings of an optimizer: 50 trials everywhere, 50 around the best.
 
     Start the same command again, or `natpinn tune FOLDER`, in other terminals to share the work,
-    and after a crash to go on. Trials are ranked by their final L2 error.
+    and after a crash to go on. Trials are ranked by their final L2 error, or by their validation
+    loss where no solution is known.
 
     \b
     natpinn tune poisson_2d --optimizer spring --budget 5 --trials 20 --refine 10
@@ -120,7 +121,7 @@ def report(trial: Trial, study: Study) -> None:
     best = study.best
     end = "" if best is None else f"   best {best.error:.2e} ({best.number})"
     done = len(study.finished)
-    error = "" if math.isnan(trial.error) else f", error {trial.error:.2e}"
+    error = "" if math.isnan(trial.error) else f", {trial.error:.2e}"
     reason = f" ({trial.reason})" if trial.reason else ""
     say(
         f"{done} of {study.search.total}: trial {trial.number} {trial.state}{error}{reason}, "
@@ -134,7 +135,7 @@ def _print(found: tuning.Tuned) -> None:
         key=lambda t: (t.state, t.error),
     )
     names = list(ranked[0].params) if ranked else []
-    table = Table("trial", "error", *(name.removeprefix("optimizer.") for name in names))
+    table = Table("trial", found.ranked_by, *(name.removeprefix("optimizer.") for name in names))
     for trial in ranked[:SHOWN]:
         error = "pruned" if trial.state == "pruned" else f"{trial.error:.3e}"
         table.add_row(str(trial.number), error, *(_number(trial.params[n]) for n in names))
@@ -165,6 +166,7 @@ def _as_json(found: tuning.Tuned) -> dict[str, Any]:
         }
 
     return {
+        "ranked_by": found.ranked_by,
         "best": None if found.best is None else trial(found.best),
         "settings": found.settings,
         "is_complete": found.is_complete,

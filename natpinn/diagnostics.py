@@ -52,6 +52,7 @@ class Tracking:
 
 @eqx.filter_jit
 def kernel_spectrum(batches: Batches, state: TrainState) -> Float[Array, " n"]:
-    """The eigenvalues of J Jᵀ, from the smallest."""
+    """The eigenvalues of J Jᵀ, from the smallest; those of padding are left out."""
     batch, _ = batches.at(state)
-    return jnp.linalg.eigvalsh(batch.linearize(state.theta).kernel())
+    eigenvalues = jnp.linalg.eigvalsh(batch.linearize(state.theta).kernel())
+    return eigenvalues[batch.padding(state.theta) :]

@@ -105,7 +105,8 @@ class Planned:
     def _difference(self) -> str:
         """What of the run that is there is not as the experiment has it."""
         old, new = flatten(records.read_config(self.folder)), flatten(self._config().as_dict())
-        for key in sorted(old.keys() | new.keys()):
+        proposed = {key for key, n in new.items() if key.startswith("points.") and n == "none"}
+        for key in sorted((old.keys() | new.keys()) - proposed):
             if not key.startswith(("train.", "format")) and old.get(key) != new.get(key):
                 return (
                     f"{self.folder} was begun with {key} = {old.get(key)!r}, and the experiment "

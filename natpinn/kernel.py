@@ -224,10 +224,6 @@ def _pair_cost(left: Block, right: Block) -> float:
     return min(structured, 2 * leaf_size(left))
 
 
-def row_count(rows: Blocks) -> int:
-    return len(leaves(rows)[0])
-
-
 def leaves(rows: Blocks) -> list[Block]:
     """A block for each leaf of the parameters."""
     return jax.tree.leaves(rows, is_leaf=is_factors)

@@ -42,9 +42,6 @@ class Factors(eqx.Module):
     def __len__(self) -> int:
         return len(self.cotangents)
 
-    def __getitem__(self, rows: slice) -> "Factors":
-        return Factors(self.cotangents[rows], self.inputs[rows])
-
     @property
     def explicit(self) -> Float[Array, "n out in"]:
         return jnp.einsum("nso,nsi->noi", self.cotangents, self.inputs)

@@ -90,6 +90,13 @@ class LeastSquares(eqx.Module):
             for name in self.conditions
         }
 
+    def padding(self, theta: Theta) -> int:
+        """The number of rows of zeros, with which every device has as many points."""
+        return sum(
+            (self.plan.padded(n) - n) * self._rows_per_point(name, theta)
+            for name, n in ((name, point_count(self.points[name])) for name in self.conditions)
+        )
+
     def linearize_points(
         self, name: str, theta: Theta, points: Points, scale: Float[Array, " c"]
     ) -> tuple[Float[Array, " n"], Blocks]:

@@ -4,7 +4,7 @@ They compose with each other and with `jax.vmap`, `jax.grad` and `jax.jit`. A fu
 one number or several; every operator acts on each of them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import folx
@@ -14,6 +14,7 @@ from folx.api import FwdJacobian, FwdLaplArray
 from jaxtyping import Array, Float
 
 from .errors import InputError
+from .programs import inner_programs
 
 Field = Callable[[Float[Array, " d"]], Float[Array, "..."]]
 Coefficient = Float[Array, "..."] | Callable[[Float[Array, " d"]], Float[Array, "..."]]
@@ -155,16 +156,9 @@ def _nested(
 def _has_loop(jaxpr: Any) -> bool:
     """Whether a jaxpr loops anywhere: folx cannot follow every value that a loop carries."""
     return any(
-        eqn.primitive.name in ("while", "scan") or any(map(_has_loop, _inner_jaxprs(eqn)))
+        eqn.primitive.name in ("while", "scan") or any(map(_has_loop, inner_programs(eqn)))
         for eqn in jaxpr.eqns
     )
-
-
-def _inner_jaxprs(eqn: Any) -> Iterator[Any]:
-    for parameter in jax.tree.leaves(eqn.params, is_leaf=lambda p: hasattr(p, "eqns")):
-        inner = getattr(parameter, "jaxpr", parameter)
-        if hasattr(inner, "eqns"):
-            yield inner
 
 
 def _one_point(x: Any) -> Float[Array, " d"]:

@@ -17,6 +17,7 @@ from .sizes import ConditionSize, Size
 
 SAFETY = 0.95  # of the limit is planned for: compilers are not exact
 FEWEST_POINTS = 16  # at once and per device: below, recomputation takes longer than it saves
+REMEDY = "use fewer points, free memory, or raise --memory-limit if you have set one"
 ROWS_SHARE = 0.75  # of the memory, for streamed rows; the rest is for their products
 
 
@@ -31,7 +32,7 @@ def choose(size: Size, limit: int, mesh: Mesh | None = None) -> Plan:
         raise InputError(
             f"a step needs more than {show_bytes(limit)}: {show_bytes(size.fixed_bytes)} for the "
             f"solver's matrices (N = {size.rows:,} rows, P = {size.parameters:,} parameters) and "
-            f"the optimizer's state alone; use fewer points or raise --memory-limit"
+            f"the optimizer's state alone; {REMEDY}"
         )
     return plan
 

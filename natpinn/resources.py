@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from . import memory, planner, sizes
+from . import cluster, memory, planner, sizes
 from .errors import InputError
 from .kernel import FLOAT
 from .memory import show_bytes
@@ -66,8 +66,7 @@ def plan_step(
         share *= min(0.9, available / compiled)
         target = available
     raise InputError(
-        f"no plan was found that takes less than {show_bytes(target)}: use fewer points or raise "
-        f"--memory-limit"
+        f"no plan was found that takes less than {show_bytes(target)}: {planner.REMEDY}"
     )
 
 
@@ -100,10 +99,13 @@ def unpack_plan(packed: dict[str, np.ndarray], mesh: Mesh | None) -> Plan:
 
 
 def step_memory(memory_limit: int | None) -> int:
-    """What a step may take: all that is free, or what the limit leaves."""
+    """What a step may take: all that is free, or what the limit leaves.
+
+    Of several processes the first says so: all of them run one program.
+    """
     if memory_limit is None:
-        return memory.free_bytes()
-    used = memory.used_bytes()
+        return cluster.from_first({"free": memory.free_bytes()})["free"]
+    used = cluster.from_first({"used": memory.used_bytes()})["used"]
     if used >= memory_limit:
         raise InputError(
             f"{show_bytes(used)} are in use before training starts, and the memory limit is "

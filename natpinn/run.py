@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -310,6 +310,7 @@ def _outcome(result: TrainResult) -> dict[str, Any]:
     last, steps = result.history[-1], int(result.state.step)
     outcome: dict[str, Any] = {
         "steps": steps,
+        "training_loss": last.get("loss"),  # of the last batch
         "seconds": result.seconds,
         "compile_seconds": result.compile_seconds,
         "tracking_seconds": result.tracking_seconds,
@@ -343,11 +344,24 @@ def _out_of_memory(planned: Planned) -> InputError:
 
 def describe(optimizer: Optimizer) -> dict[str, Any]:
     """The parts and numbers of an optimizer that was built in Python."""
-    fields = vars(optimizer).items()
-    parts = {name: type(part).__name__ for name, part in fields if isinstance(part, eqx.Module)}
     numbers = named_arrays(eqx.filter(optimizer, eqx.is_inexact_array))
     return {
         "name": type(optimizer).__name__,
-        **parts,
+        **dict(_parts(vars(optimizer))),
         **{name: value.tolist() for name, value in numbers.items()},
     }
+
+
+def _parts(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """What is no array: modules and functions by their names, and plain values."""
+    for key, value in fields.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, bool | int | float | str):
+            yield name, value
+        elif isinstance(value, Mapping):
+            yield from _parts(value, f"{name}.")
+        elif isinstance(value, eqx.Module):
+            yield name, type(value).__name__
+            yield from _parts(vars(value), f"{name}.")
+        elif callable(value):
+            yield name, getattr(value, "__qualname__", type(value).__name__)

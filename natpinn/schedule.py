@@ -36,7 +36,7 @@ def schedule(
     return value if callable(value) else number
 
 
-def at(value: Schedule, step: Int[Array, ""]) -> Float[Array, ""]:
+def at(value: Schedule | float, step: Int[Array, ""]) -> Float[Array, ""]:
     """The value that a schedule has at a step, counted from 0."""
     return jnp.asarray(value(step) if callable(value) else value, dtype=jnp.float64)
 
@@ -57,7 +57,8 @@ def average(value: Any) -> Schedule:
 
 
 def learning_rate(value: Any) -> Schedule:
-    return schedule(value, "learning_rate", minimum=0.0, positive=True)
+    """η > 0; a schedule may begin at 0 and warm up."""
+    return schedule(value, "learning_rate", minimum=0.0, positive=not callable(value))
 
 
 def surprise(value: Any) -> Schedule:

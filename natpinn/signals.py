@@ -26,7 +26,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.received = 0
-        self._since = 0.0
+        self._handled = _Signals()
         self._previous: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
 
@@ -52,13 +52,11 @@ class Interrupts:
             os.close(self._pipe[1])  # which ends the thread that reads
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self.received:
-            if now - self._since > TOGETHER:
-                raise KeyboardInterrupt
-            return
-        self.received, self._since = number, now
-        say("\nstopping after this step; Ctrl-C again stops at once")
+        if self._handled.is_later():
+            raise KeyboardInterrupt
+        if not self.received:
+            self.received = number
+            say("\nstopping after this step; Ctrl-C again stops at once")
 
     def _watch(self) -> None:
         """A thread that sees signals also while compiled code runs."""
@@ -67,18 +65,27 @@ class Interrupts:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
         def watch() -> None:
-            first = None
+            seen = _Signals()
             while numbers := os.read(reader, 16):
-                if not any(n in self._previous for n in numbers):
-                    continue
-                now = time.monotonic()
-                first = first or now
-                if now - first > TOGETHER:
+                if any(n in self._previous for n in numbers) and seen.is_later():
                     say("stopped at once; `natpinn resume` goes on from the last checkpoint")
                     os._exit(STOPPED)
             os.close(reader)
 
         threading.Thread(target=watch, daemon=True).start()
+
+
+class _Signals:
+    """When the first of several came."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def is_later(self) -> bool:
+        """Whether the one that comes now is another one than the first."""
+        now = time.monotonic()
+        self._first = now if self._first is None else self._first
+        return now - self._first > TOGETHER
 
 
 def say(message: str) -> None:

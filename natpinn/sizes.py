@@ -15,6 +15,7 @@ from .models import Theta, parameter_count
 from .objective import LeastSquares
 from .optimizers import Demand, Optimizer
 from .plan import Plan, point_count
+from .programs import inner_programs
 
 VECTORS = 8  # copies of the parameters that a step has beside its state
 
@@ -169,7 +170,7 @@ def _flops(jaxpr: Any) -> int:
     """Operations of a program: of its products, and one for each element of anything else."""
     total = 0
     for equation in jaxpr.eqns:
-        inner = _inner_programs(equation)
+        inner = inner_programs(equation)
         size = sum(int(np.prod(v.aval.shape)) for v in equation.outvars)
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
@@ -190,7 +191,7 @@ def _live_bytes(jaxpr: Any) -> int:
     alive = most = 0
     inputs = {*jaxpr.invars, *jaxpr.constvars}
     for i, equation in enumerate(jaxpr.eqns):
-        inside = max((_live_bytes(inner) for inner in _inner_programs(equation)), default=0)
+        inside = max((_live_bytes(inner) for inner in inner_programs(equation)), default=0)
         made = sum(_aval_bytes(v) for v in equation.outvars if v in last_use)
         most = max(most, alive + max(made, inside))
         alive += made
@@ -198,15 +199,6 @@ def _live_bytes(jaxpr: Any) -> int:
         alive -= sum(_aval_bytes(a) for a in done - inputs)
         most = max(most, alive)
     return most
-
-
-def _inner_programs(equation: Any) -> list[Any]:
-    found = []
-    for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns")):
-        inner = getattr(parameter, "jaxpr", parameter)
-        if hasattr(inner, "eqns"):
-            found.append(inner)
-    return found
 
 
 def _aval_bytes(variable: Any) -> int:

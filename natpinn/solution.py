@@ -4,7 +4,7 @@ import shlex
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -21,6 +21,9 @@ from .problems import CATALOGUE
 from .records import RunFolder
 from .report import draw_solution
 from .settings import flatten
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Solution:
@@ -67,11 +70,17 @@ class Solution:
         folder.begin(self.config, self.history)
         folder.finish(self.write_results)
 
-    def plot(self, path: Path | str) -> None:
-        """Learned, exact and error on a slice through the domain."""
+    def plot(self, path: Path | str | None = None) -> "Figure":
+        """Learned, exact and error on a slice through the domain, in a file if one is named.
+
+        A notebook shows the Matplotlib figure that is returned.
+        """
         if self.problem is None:
             raise InputError("a picture needs the problem: load the run with problem=…")
-        draw_solution(self.model, self.problem, path)
+        figure = draw_solution(self.model, self.problem)
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
     def write_results(self, path: Path) -> None:
         """What a run folder holds beside its settings and metrics; the summary says it is whole."""
@@ -110,8 +119,28 @@ def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> 
         )
     theta, frozen = split(as_model(like))
     model = eqx.combine(checkpoint.read(folder / records.BEST, theta), frozen)
+    if problem is not None:
+        _check_fit(model, problem)
     history, summary = records.read_history(folder), records.read_summary(folder)
     return Solution(model, problem, history, summary, described)
+
+
+def _check_fit(model: Any, problem: Problem) -> None:
+    """The model takes points of the problem, and returns as many values as its solution."""
+    point, exact = problem.domain.bounds[0], problem.solution
+    remedy = "load the run with the problem that it solved"
+    try:
+        values = jax.eval_shape(model, point)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the model cannot be evaluated in {problem.name}, whose points have {point.size} "
+            f"coordinates: {remedy}"
+        ) from error
+    if exact is not None and (wanted := jax.eval_shape(exact, point)).size != values.size:
+        raise InputError(
+            f"the model has {values.size} values, and the solution of {problem.name} has "
+            f"{wanted.size}: {remedy}"
+        )
 
 
 def rebuild_problem(described: Mapping[str, Any]) -> Problem | None:

@@ -42,7 +42,7 @@ class Batches(eqx.Module):
     steps_per_batch: Int[Array, ""] = eqx.field(converter=jnp.asarray, default=1)
 
     def at(self, state: TrainState) -> tuple[LeastSquares, PRNGKeyArray]:
-        """The batch of a step, and a key for the optimizer: functions of the step alone."""
+        """The batch of a step, and a key for the optimizer: no matter where a run was stopped."""
         is_held = self.steps_per_batch > 1
         rejected = jnp.where(is_held, state.events.rejected, 0)  # after one, other points may help
         batch_key = jax.random.fold_in(state.key, state.step // self.steps_per_batch)

@@ -37,6 +37,7 @@ Status = Literal["finished", "interrupted", "diverged"]
 Number = TypeVar("Number", bool, int, float)
 
 EVALUATION_GROWTH = 1.05  # each evaluation comes 5 % more steps after the start than the last
+RARE = 0.1  # share of a batch at which a residual is not finite, so that another batch may do
 SECONDS_PER_CALL = 0.25  # long enough that Python never shows up, short enough to watch
 
 
@@ -233,6 +234,9 @@ def train(
             if is_out and math.isfinite(best) and not math.isfinite(history[-1][criterion]):
                 status, message = "diverged", _divergence(batches, state, outcome)
             done = report(evaluated) or done
+            if done and not evaluated:  # a callback ends the run here
+                evaluate(outcome)
+                report(True)
     snapshot = on_this_process(now())
     last_is_best = not is_scheduled(step) and is_better(history[-1])
     best_theta = snapshot.state.theta if last_is_best else snapshot.best_theta
@@ -325,9 +329,10 @@ def _divergence(batches: Batches, state: TrainState, outcome: Outcome) -> str:
     for name, (bad, n, point) in _unsound_points(batches, seen).items():
         if bad:
             what += f"the residual of {name!r} is not finite at {bad} of {n} points of a batch"
-            if bad < n:
-                return f"{what}, as at {point}: mend it there, or take fewer points per step"
-            return f"{what}; {advice}"
+            if bad == n:
+                return f"{what}; {advice}"
+            rare = ", or take fewer points per step" if bad < RARE * n else ""
+            return f"{what}, as at {point}: mend it there{rare}"
     return f"{what}the loss or the error is not finite; {advice}"
 
 

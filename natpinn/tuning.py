@@ -45,6 +45,7 @@ class Tuned:
     trials: list[Trial]
     is_complete: bool
     folder: Path | None
+    ranked_by: str  # what is smallest with the best
     has_own_code: bool = False
     is_stopped: bool = False  # by a signal
 
@@ -67,6 +68,7 @@ class Workbench:
             self.study.trials(),
             len(self.study.finished) >= self.search.total,
             self.folder,
+            "L2 error" if self.problem.solution is not None else "validation loss",
             self.model is not None or names_code(self.search.settings) is not None,
             is_stopped,
         )
@@ -229,6 +231,8 @@ def work(bench: Workbench, report: Report | None = None) -> Tuned:
     found = bench.found(bool(interrupts.received))
     if bench.folder is not None and found.best is not None:
         described = bench.config(found.best.params).as_dict()
+        if bench.model is not None:
+            described["model"] = {"name": type(bench.model).__name__}
         with _written(bench.folder / BEST, tomli_w.dumps(described)) as partial:
             os.replace(partial, bench.folder / BEST)
     return found

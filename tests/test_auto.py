@@ -12,6 +12,7 @@ from natpinn import Box, Condition, InputError, Nystrom, Problem, auto, laplacia
 from natpinn.optimizers import Auto
 from natpinn.optimizers.trend import Trend
 from natpinn.solvers import Dual, Primal, Smaller
+from natpinn.steps import Batches
 from natpinn.train import horizon
 
 KEY = jax.random.key(0)
@@ -141,6 +142,8 @@ def test_both_forms_of_the_solve_take_the_same_steps():
     assert Smaller().system_bytes(100, 10) == Primal().system_bytes(100, 10)
     with pytest.raises(InputError, match="trace"):
         Auto(Nystrom(0.1), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match=r"average=0\.9"):
+        Auto(Primal(0.9), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)
 
 
 def test_a_step_that_a_fresh_batch_does_not_bear_out_is_taken_back():
@@ -159,6 +162,22 @@ def test_a_step_that_a_fresh_batch_does_not_bear_out_is_taken_back():
     theta, after, info = optimizer.step(OBJECTIVE, lost, state, key=KEY)
     assert np.isfinite(ravel_pytree((theta, after.damping, after.trend.fast))[0]).all()
     assert np.isfinite(float(info.loss))
+
+
+def test_points_without_a_residual_are_not_the_fault_of_a_step():
+    def residual(u, x):
+        return jnp.where(x[0] < 0.02, jnp.nan, u(x))
+
+    condition = Condition(residual, Box.unit(2), points=20)
+    problem = Problem({"interior": condition}, lambda x: jnp.array(0.0), widths=(4,))
+    model = problem.default_model(KEY)
+    objective, theta = problem.objective(model, problem.sample(KEY))
+    result = train(objective, theta, auto(), problem.evaluation(model, KEY), key=KEY, steps=60)
+    states = [result.state._replace(step=jnp.array(step)) for step in range(60)]
+    drawn = [Batches(objective).at(state)[0].points["interior"] for state in states]
+    bad = sum(bool((points[:, 0] < 0.02).any()) for points in drawn)
+    assert 5 < int(result.state.events.rejected) == bad < 40
+    assert result.history[-1]["l2_error"] < 1e-2 * result.history[0]["l2_error"]
 
 
 def test_a_direction_fades_where_it_surprises_a_run_that_settles():

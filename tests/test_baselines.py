@@ -471,6 +471,8 @@ def test_every_method_goes_through_the_same_loop(name, tmp_path):
         (lambda: natpinn.hessian_free(damping="much"), "damping"),
         (lambda: natpinn.hessian_free(most_iterations=0), "most_iterations"),
         (lambda: natpinn.hessian_free(learning_rate=1.0, line_search=natpinn.Armijo()), "not both"),
+        (lambda: natpinn.hessian_free(adapt_damping="no"), "adapt_damping"),  # pyright: ignore
+        (lambda: natpinn.kfac(start_at_identity="False"), "start_at_identity"),  # pyright: ignore
         (lambda: natpinn.Armijo(factor=2.0), "factor"),
         (lambda: natpinn.kfac(refresh_every=0), "refresh_every"),
         (lambda: natpinn.kfac(average=1.5), "average"),

@@ -15,10 +15,12 @@ from jax.flatten_util import ravel_pytree
 
 import natpinn
 from natpinn import InputError, cluster, engd_w, spring, train
+from natpinn.diagnostics import kernel_spectrum
 from natpinn.models import parameter_count
 from natpinn.optimizers import hessian_free, kfac
 from natpinn.plan import Plan, make_mesh
 from natpinn.resources import program_bytes
+from natpinn.steps import Batches, start
 
 KEY = jax.random.key(0)
 POINTS = {"interior": 37, "boundary": 13}  # neither divides by eight
@@ -59,6 +61,16 @@ def test_eight_devices_take_the_steps_of_one(optimizer, held):
     assert float(jnp.linalg.norm(other - one) / moved) < 1e-9
     for a, b in zip(alone, together, strict=True):
         assert b["l2_error"] == pytest.approx(a["l2_error"], rel=1e-9)
+
+
+def test_padding_has_no_part_in_the_spectrum():
+    objective, theta, _ = setup(POINTS)
+    alone, together = (
+        kernel_spectrum(Batches(objective.planned(plan)), start(engd_w(), theta, KEY))
+        for plan in (Plan(), Plan(mesh=make_mesh(8)))
+    )
+    assert len(together) == sum(POINTS.values())
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-12 * float(alone[-1]))
 
 
 def test_each_device_holds_its_share_of_the_jacobian():

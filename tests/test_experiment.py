@@ -86,6 +86,10 @@ def test_what_is_done_is_not_run_again_and_what_is_short_goes_on(small, tmp_path
     assert shared == first[:-1]
     assert longer[-1]["seconds"] >= 0.6 > first[-1]["seconds"]
 
+    small.write_text(SMALL + '\n[methods.spring.points]\ninterior = "none"\n')
+    proposed = experiment.plan(experiment.read(small), tmp_path, methods=["spring"])
+    assert proposed[0].state().name == "finished"  # with as many points as were proposed
+
     small.write_text(SMALL.replace("1e-6", "1e-5"))
     changed = experiment.plan(experiment.read(small), tmp_path, methods=["spring"])
     ((_, state),) = experiment.run_all(changed, progress=False)

@@ -9,7 +9,7 @@ PACKAGE = Path(natpinn.__file__).parent
 
 # Every module may import from the layers above its own, and from its own.
 LAYERS = [
-    {"errors", "worker"},
+    {"errors", "programs", "worker"},
     {"precision", "settings", "cluster", "memory", "signals"},
     {"sampling", "operators", "schedule", "models", "layers"},
     {"domains", "plan", "spaces"},
@@ -24,7 +24,8 @@ LAYERS = [
     {"diagnostics"},
     {"train"},
     {"resources", "trackers"},
-    {"display", "report", "config", "bench", "study", "batch"},
+    {"display", "config", "bench", "study", "batch"},
+    {"report"},
     {"solution"},
     {"run"},
     {"resume", "cli_bench"},

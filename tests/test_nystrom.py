@@ -52,10 +52,13 @@ def approximate(A, name, rank, key):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_at_full_rank_a_sketch_solves_exactly(name, decay):
     A, b = matrix(DECAYS[decay]), jax.random.normal(KEY, (N,))
-    for damping in (1e-2, 1e-4):
-        x, _ = approximate(A, name, N, KEY).solve(b, jnp.array(damping))
-        wanted = jnp.linalg.solve(A + damping * jnp.eye(N), b)
-        np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-8 * float(jnp.linalg.norm(wanted)))
+    for rank in (N, N - 3):  # with its probes the smaller one has all directions too
+        for damping in (1e-2, 1e-4):
+            x, info = approximate(A, name, rank, KEY).solve(b, jnp.array(damping))
+            wanted = jnp.linalg.solve(A + damping * jnp.eye(N), b)
+            scale = float(jnp.linalg.norm(wanted))
+            np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-8 * scale)
+            assert float(info.details["missed"]) == 0
 
 
 def error_bound(values, rank):

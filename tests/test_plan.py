@@ -8,7 +8,18 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import natpinn
-from natpinn import Grid, InputError, adam, engd_w, memory, planner, resources, spring, train
+from natpinn import (
+    Grid,
+    InputError,
+    adam,
+    cluster,
+    engd_w,
+    memory,
+    planner,
+    resources,
+    spring,
+    train,
+)
 from natpinn.line_search import descend
 from natpinn.memory import free_bytes, parse_bytes, show_bytes, used_bytes
 from natpinn.models import parameter_count
@@ -43,8 +54,14 @@ def test_a_tighter_limit_holds_less_and_computes_more():
         flops.append(linearize_flops(size, plan))
     assert seen == [(True, True), (True, False), (False, False)]  # whole, in slices, streamed
     assert flops[0] == flops[1] < flops[2]
-    with pytest.raises(InputError, match=r"fewer points or raise --memory-limit"):
+    with pytest.raises(InputError, match=r"fewer points.* or raise --memory-limit"):
         choose(size, size.fixed_bytes)
+
+
+def test_all_processes_plan_for_the_memory_of_the_first(monkeypatch):
+    monkeypatch.setattr(cluster, "from_first", lambda own: dict.fromkeys(own, 2_000_000))
+    assert resources.step_memory(None) == 2_000_000
+    assert resources.step_memory(5_000_000) == 3_000_000
 
 
 @pytest.mark.parametrize("share", [0.7, 0.5])

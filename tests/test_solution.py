@@ -18,19 +18,23 @@ from natpinn import (
     Condition,
     Data,
     Domain,
+    FirstOrder,
     FourierFeatures,
     InputError,
     Periodic,
     Problem,
     Scaled,
     auto,
+    engd,
     engd_w,
+    engd_w_nystrom,
     gradient,
     laplacian,
     load,
     partial,
     solve,
 )
+from natpinn.run import describe
 
 SQUARE = Box.unit(2)
 
@@ -68,9 +72,35 @@ def test_a_solution_is_callable_and_comes_back_from_disk(tmp_path):
     assert again.history == solution.history
     assert again.summary == json.loads(json.dumps(solution.summary))
     again.plot(tmp_path / "again.png")
+    assert len(again.plot().axes) == 6  # three panels, each with its scale
     assert "poisson_2d" in repr(again)
     with pytest.raises(InputError, match="holds another run"):
         solution.save(tmp_path / "run")
+
+
+def test_a_run_is_loaded_with_the_problem_that_it_solved(tmp_path):
+    solution = quick(poisson(), MLP(2, (4,), key=jax.random.key(0)), engd_w(1e-5), steps=1)
+    solution.save(tmp_path / "run")
+    line = Box([0.0], [1.0])
+    other = Problem({"inside": Condition(lambda u, x: u(x), line)}, name="line")
+    with pytest.raises(InputError, match="points have 1 coordinates"):
+        load(tmp_path / "run", solution.model, other)
+    system = Problem({"inside": Condition(lambda u, x: u(x), SQUARE)}, solution=lambda x: x)
+    with pytest.raises(InputError, match=r"1 values, and the solution of .* has 2"):
+        load(tmp_path / "run", solution.model, system)
+    quick(poisson(), optimizer="engd_w", steps=1).save(tmp_path / "mlp")
+    with pytest.raises(InputError, match="does not fit the model"):
+        load(tmp_path / "mlp", problem=other)
+
+
+def test_an_optimizer_of_ones_own_is_recorded_with_all_that_it_is():
+    lion = describe(FirstOrder(optax.lion, {"learning_rate": 1e-3}))
+    wanted = {"name": "FirstOrder", "method": "lion", "settings.learning_rate": 1e-3}
+    assert lion == wanted
+    sketched = describe(engd_w_nystrom(1e-5, rank=35))
+    assert sketched["solver"] == "Nystrom"
+    assert (sketched["solver.rank"], sketched["solver.variant"]) == (35, "gpu")
+    assert describe(engd(average=0.9)) != describe(engd())
 
 
 def test_the_run_folder_keeps_its_contract(tmp_path):

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 import natpinn
 from natpinn import Box, Condition, InputError, Problem, adam, engd_w, laplacian, sgd, spring, train
+from natpinn.train import is_scheduled
 
 KEY = jax.random.key(0)
 TRACES = {"residual": 0}
@@ -137,6 +138,23 @@ def test_callbacks_see_progress_and_can_stop():
     result = run(OPTIMIZERS["adam"], steps=100, callbacks=[stop_after_five])
     assert result.status == "finished"
     assert int(result.state.step) == seen[-1] == 5
+
+
+def test_a_run_that_a_callback_ends_is_evaluated_there(monkeypatch):
+    monkeypatch.setattr(sys.modules["natpinn.train"], "SECONDS_PER_CALL", 1e-9)
+    assert not is_scheduled(45)
+    stop = {"callbacks": [lambda progress: progress.step >= 45]}
+    result = run(OPTIMIZERS["adam"], steps=100, **stop)
+    assert result.history[-1]["step"] == 45
+    assert result.history[-1] != result.history[-2]
+
+
+def test_a_rate_may_warm_up_from_zero():
+    rate = optax.warmup_cosine_decay_schedule(0.0, 1e-2, 5, 20)
+    history = run(adam(rate), steps=3).history
+    assert [record.get("step_size", 0.0) for record in history[1:]] == [0.0, 2e-3, 4e-3]
+    with pytest.raises(InputError, match="learning_rate must be above 0"):
+        adam(0.0)
 
 
 def test_schedules_move_every_hyper_parameter():

@@ -379,7 +379,7 @@ def test_searches_that_cannot_work_are_explained(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_problem_of_ones_own_is_tuned_from_python():
+def test_a_problem_of_ones_own_is_tuned_from_python(tmp_path):
     def residual(u, x):
         return natpinn.laplacian(u)(x) - 1.0
 
@@ -392,9 +392,11 @@ def test_a_problem_of_ones_own_is_tuned_from_python():
         name="membrane",
     )
     model = natpinn.MLP(2, (8,), key=jax.random.key(0))
-    found = tune(problem, "engd_w", model=model, steps=5, trials=2, refine=0)
+    found = tune(problem, "engd_w", model=model, steps=5, trials=2, refine=0, out=tmp_path / "s")
+    assert read_file(tmp_path / "s" / BEST)["model.name"] == "MLP"
     assert len(found.trials) == 2
-    assert all(trial.error < 1 for trial in found.trials)  # the validation loss
+    assert all(trial.error < 1 for trial in found.trials)
+    assert found.ranked_by == "validation loss"
 
 
 @pytest.mark.skipif(shutil.which("initdb") is None, reason="PostgreSQL is not installed")

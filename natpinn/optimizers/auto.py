@@ -54,7 +54,8 @@ class Auto(Optimizer[AutoState]):
     Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that counts steps and goes
     back while the loss rises on fresh batches. The step is a fixed share of the direction, and
     falls to zero at the end. A step after which a fresh batch has many times the loss is taken
-    back, and one that leads to no finite residual is not taken.
+    back, and one that leads to no finite residual is not taken. A batch that had no finite residual
+    before the last step either says nothing about it, and its own step is rejected.
     """
 
     demand: ClassVar[Demand] = Demand.KERNEL
@@ -74,6 +75,11 @@ class Auto(Optimizer[AutoState]):
             raise InputError(
                 f"auto measures its damping by the trace of the kernel, and needs a solver that "
                 f"has it: Dual(), Primal() or Smaller(), got {self.solver!r}"
+            )
+        if isinstance(self.solver, Primal) and self.solver.average:
+            raise InputError(
+                f"auto solves each batch by itself: take Primal(average=0), got "
+                f"average={self.solver.average}"
             )
 
     def until(self, horizon: float) -> "Auto":
@@ -98,7 +104,7 @@ class Auto(Optimizer[AutoState]):
         linearization = objective.linearize(theta)
         residual = linearization.residual
         loss = 0.5 * jnp.sum(residual**2)
-        is_lost = state.trend.is_jump(loss, JUMP)
+        is_lost = state.trend.is_jump(loss, JUMP) & self._is_to_blame(objective, state, loss)
 
         system, _ = self.solver.factorize(linearization, None, key=key)
         scale = system.trace()
@@ -144,6 +150,16 @@ class Auto(Optimizer[AutoState]):
         }
         shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # of where it is back to
         return theta, new_state, StepInfo(shown, details, info.is_recovered)
+
+    def _is_to_blame(
+        self, objective: LeastSquares, state: AutoState, loss: Float[Array, ""]
+    ) -> Bool[Array, ""]:
+        """Whether it is the last step, not the points of this batch, that gives no finite loss."""
+
+        def was_sound() -> Bool[Array, ""]:
+            return jnp.isfinite(objective.residual(state.before)).all()
+
+        return jax.lax.cond(jnp.isfinite(loss), lambda: jnp.array(True), was_sound)
 
     def _enter_phase(self, state: AutoState) -> AutoState:
         """Where a run begins to settle, it has no direction and much damping, but keeps its age."""

@@ -1,6 +1,6 @@
 """SGD, Adam and every other optax method that needs the gradient alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -25,7 +25,7 @@ class FirstOrder(Optimizer[FirstOrderState]):
     """θ ← θ + method(settings).update(∇L): any optax method, its settings numbers or schedules."""
 
     method: Callable[..., optax.GradientTransformation] = eqx.field(static=True)
-    settings: dict[str, Schedule]
+    settings: Mapping[str, Schedule | float]
 
     def init(self, theta: Theta) -> FirstOrderState:
         step = jnp.array(0)

@@ -93,6 +93,9 @@ class HessianFree(Optimizer[HessianFreeState]):
             raise InputError(
                 f"most_iterations must be a whole number from 1, got {self.most_iterations!r}"
             )
+        for name in ("adapt_damping", "backtracks"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is true or false, got {getattr(self, name)!r}")
         for name in ("tolerance", "progress"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must be from 0 and below 1, got {getattr(self, name)!r}")

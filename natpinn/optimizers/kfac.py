@@ -78,6 +78,8 @@ class Kfac(Optimizer[KfacState]):
         every = self.refresh_every
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InputError(f"refresh_every must be a whole number from 1, got {every!r}")
+        if not isinstance(self.start_at_identity, bool):
+            raise InputError(f"start_at_identity is true or false, got {self.start_at_identity!r}")
         if not isinstance(self.line_search, LineSearch | Quadratic):
             raise InputError(
                 f"K-FAC needs a LineSearch or Quadratic(), got {self.line_search!r}: pass an object"

@@ -1,7 +1,6 @@
 """What was learned beside the exact solution and the error, on a slice through the domain."""
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +10,13 @@ from jaxtyping import Array, Float
 from ..problem import Problem
 from ..spacetime import TimeSpace
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 POINTS_1D, POINTS_2D = 400, 120
 
 
-def draw_solution(model: Any, problem: Problem, path: Path | str) -> None:
+def draw_solution(model: Any, problem: Problem) -> "Figure":
     """One row per value of the model; in 1-d curves, in more dimensions maps of the first two.
 
     The other coordinates stay at the middle of the domain.
@@ -49,7 +51,7 @@ def draw_solution(model: Any, problem: Problem, path: Path | str) -> None:
     for axis in axes.flat:
         axis.set_xlabel(names[0])
         axis.set_ylabel(names[1] if lower.size > 1 else "")
-    figure.savefig(path)
+    return figure
 
 
 def coordinate_names(problem: Problem) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import records
+from ..config import OPTIMIZERS
 from ..errors import InputError
 from ..settings import flatten
 
@@ -87,7 +88,9 @@ class Run:
     def command(self) -> str:
         """What runs it again; code of a user's own has to be named."""
         model = str(self.config.get("model.name", "mlp"))
-        if self.config.get("problem.own") or (model != "mlp" and ":" not in model):
+        has_own_model = model != "mlp" and ":" not in model
+        has_own_optimizer = self.config.get("optimizer.name") not in OPTIMIZERS
+        if self.config.get("problem.own") or has_own_model or has_own_optimizer:
             return "from Python, with the objects that it was run with"
         words = ["natpinn", "solve", "--config", str(self.folder / records.CONFIG)]
         name = str(self.config.get("problem.name"))

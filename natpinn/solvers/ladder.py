@@ -23,7 +23,7 @@ from ..models import Theta
 from ..objective import Linearization
 from .base import Factorization, SolveInfo, smooth_count
 from .damped import solve_damped
-from .sketch import Approximation, sketch_width
+from .sketch import Approximation, columns, sketch_width
 
 SHARES = (0.1, 0.2, 0.4)  # of the rows
 DEAREST = 0.8  # of the cost of the exact solve: rungs above are left out
@@ -63,9 +63,9 @@ class Ladder(eqx.Module):
         exact = linearization.kernel_cost() + n**3 / 3
         ranks, costs = [], []
         for share in SHARES:
-            k = max(1, round(share * n))
-            columns = sketch_width(k, n)
-            cost = (linearization.product_cost(columns) + 6 * n * columns**2) / exact
+            k = columns(share, n)
+            width = sketch_width(k, n)
+            cost = (linearization.product_cost(width) + 6 * n * width**2) / exact
             if cost < DEAREST and k not in ranks:
                 ranks.append(k)
                 costs.append(cost)
@@ -122,9 +122,7 @@ class LadderFactorization(Factorization):
         product, n = self.linearization.kernel_mm, len(b)
 
         def sketched(rank: int) -> tuple[Array, SolveInfo]:
-            sketch = self.algorithm(product, n, rank, self.key)
-            y, is_recovered = sketch.solve(b, damping)
-            return y, SolveInfo(damping, is_recovered, sketch.details)
+            return self.algorithm(product, n, rank, self.key).solve(b, damping)
 
         def exact() -> tuple[Array, SolveInfo]:
             y, info = solve_damped(self.linearization.kernel(), b, damping)

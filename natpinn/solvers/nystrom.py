@@ -41,7 +41,7 @@ class Nystrom(DampedSolver[Climb | None]):
 
     def __check_init__(self):
         if self.rank != "auto":
-            check_rank(self.rank)
+            check_rank(self.rank, ', or "auto"')
         if self.variant not in VARIANTS:
             raise unknown("variant of Nystrom", str(self.variant), VARIANTS)
 
@@ -81,8 +81,8 @@ class NystromFactorization(Factorization):
     sketch: Approximation
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
-        y, is_recovered = self.sketch.solve(b, damping)
-        return self.linearization.vjp(y), SolveInfo(damping, is_recovered, self.sketch.details)
+        y, info = self.sketch.solve(b, damping)
+        return self.linearization.vjp(y), info
 
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         """Of the sketch: a lower bound of the kernel's."""

@@ -23,10 +23,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..errors import InputError
-from .base import Details, smooth_count
+from .base import SolveInfo, smooth_count
 from .damped import give_up, solve_damped
 
 Product = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]  # Ω ↦ A Ω
+Solved = tuple[Float[Array, " n"], Float[Array, ""], Bool[Array, ""]]  # x, λ used, is recovered
 Rank = int | float  # a number of vectors, or a share of the rows below 1
 RAISES = 8  # of the shift, each tenfold, until the Cholesky factor exists
 PROBES = 8  # random vectors more, which measure what the others have missed
@@ -47,15 +48,16 @@ class Approximation(eqx.Module):
     @abstractmethod
     def trace(self) -> Float[Array, ""]: ...
 
-    @property
-    def details(self) -> Details:
-        return {"missed": self.missed, "missed_share": self.missed / self.trace}
-
-    @abstractmethod
     def solve(
         self, b: Float[Array, " n"], damping: Float[Array, ""]
-    ) -> tuple[Float[Array, " n"], Bool[Array, ""]]:
-        """The damped solve above, and whether round-off made more damping necessary."""
+    ) -> tuple[Float[Array, " n"], SolveInfo]:
+        """The damped solve above, with more damping where round-off makes that necessary."""
+        x, used, is_recovered = self._solve(b, damping)
+        details = {"missed": self.missed, "missed_share": self.missed / self.trace}
+        return x, SolveInfo(used, is_recovered, details)
+
+    @abstractmethod
+    def _solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> Solved: ...
 
     @abstractmethod
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]: ...
@@ -77,15 +79,13 @@ class Spectral(Approximation):
     def trace(self) -> Float[Array, ""]:
         return self.values.sum()
 
-    def solve(
-        self, b: Float[Array, " n"], damping: Float[Array, ""]
-    ) -> tuple[Float[Array, " n"], Bool[Array, ""]]:
+    def _solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> Solved:
         seen, outside = self.values / (self.values + self.missed), 1 / (damping + self.missed)
         inside = jnp.where(self.missed > 0, seen, 1.0) / (self.values + damping)
         factors = inside + jnp.where(self.missed > 0, 1 - seen, 0.0) * outside
         along = self.vectors.T @ b
         x = self.vectors @ (factors * along) + (b - self.vectors @ along) * outside
-        return x, jnp.array(False)
+        return x, damping, jnp.array(False)
 
     def precondition(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> Float[Array, " n"]:
         """U (Λ + λI)⁻¹ Uᵀ b + (b − U Uᵀ b)/(v + λ), with the smallest captured eigenvalue v."""
@@ -112,27 +112,26 @@ class LowRank(Approximation):
     def trace(self) -> Float[Array, ""]:
         return jnp.sum(self.basis**2)
 
-    def solve(
-        self, b: Float[Array, " n"], damping: Float[Array, ""]
-    ) -> tuple[Float[Array, " n"], Bool[Array, ""]]:
+    def _solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> Solved:
         core = self.basis.T @ self.basis
         if self.basis.shape[0] == self.basis.shape[1]:  # nothing can be missed
             inner, info = solve_damped(core, self.basis.T @ b, damping, give_up)
-            return (b - self.basis @ inner) / info.damping, info.is_recovered
+            return (b - self.basis @ inner) / info.damping, info.damping, info.is_recovered
         seen, info = solve_damped(core, self.basis.T @ b, self.missed, give_up)
-        inside, inner_info = solve_damped(core, seen, damping, give_up)
+        inside, inner = solve_damped(core, seen, damping, give_up)
         outside = (b - self.basis @ seen) / (damping + self.missed)
-        return self.basis @ inside + outside, info.is_recovered | inner_info.is_recovered
+        is_recovered = info.is_recovered | inner.is_recovered
+        return self.basis @ inside + outside, inner.damping, is_recovered
 
     def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
         return smooth_count(jnp.linalg.eigvalsh(self.basis.T @ self.basis), damping)
 
 
-def check_rank(rank: Rank) -> None:
+def check_rank(rank: Rank, or_else: str = "") -> None:
     is_number = isinstance(rank, int | float) and not isinstance(rank, bool)
     if not is_number or not (0 < rank < 1 or (rank >= 1 and rank % 1 == 0)):
         raise InputError(
-            f'rank is a number of vectors, as 350, a share of the rows, as 0.1, or "auto", got '
+            f"rank is a number of vectors, as 350, or a share of the rows, as 0.1{or_else}, got "
             f"{rank!r}"
         )
 
@@ -210,8 +209,8 @@ def _missed(basis: Float[Array, "n k"], rank: int) -> Float[Array, ""]:
 
     For B Bᵀ = Â_k + B_last B_lastᵀ, and the second term is the Nyström approximation of A − Â_k.
     """
-    if rank == len(basis):
-        return jnp.zeros((), basis.dtype)
+    if basis.shape[0] == basis.shape[1]:
+        return jnp.zeros((), basis.dtype)  # nothing can be
     last = basis[:, rank:]
     gram = last.T @ last
     size = jnp.trace(gram)
