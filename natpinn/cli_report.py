@@ -31,7 +31,7 @@ def report_command(
 
     \b
     natpinn report runs -o report.html
-    natpinn report runs/poisson_5d --published best_runs.csv
+    natpinn report runs/poisson_5d --published docs/results/curves.csv
     """
     runs, left_out = collect(folders)
     write_report(runs, out, read_published(published) if published else (), left_out)

@@ -239,7 +239,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise InputError("tuning needs Optuna: pip install 'natpinn[tune]'") from error
+        raise InputError("tuning needs Optuna: pip install optuna") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

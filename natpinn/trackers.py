@@ -113,7 +113,7 @@ def check_trackers(names: Sequence[str]) -> Sequence[str]:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
         if find_spec(PACKAGES[name]) is None:
-            raise InputError(f"{name} is not installed: pip install 'natpinn[{name}]'")
+            raise InputError(f"{name} is not installed: pip install {PACKAGES[name]}")
     return names
 
 

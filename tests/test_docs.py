@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 import natpinn
@@ -38,9 +37,7 @@ def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
     residual = natpinn.Condition(lambda u, x: natpinn.laplacian(u)(x) - 1, square, points=20)
     edge = natpinn.Condition(lambda u, x: u(x), square.boundary, points=20)
     problem = natpinn.Problem({"inside": residual, "edge": edge}, widths=(8,))
-    names = {"jax": jax, "natpinn": natpinn, "solve": natpinn.solve, "problem": problem}
-    names |= {"laplacian": natpinn.laplacian, "points": square.sample(jax.random.key(0), 5)}
-    names["model"] = problem.default_model(jax.random.key(1))
+    names = {"problem": problem}
     exec(solutions.replace("budget=30", "steps=3").replace("budget=60", "steps=5"), names)
     assert float(names["again"]([0.5, 0.5])) == float(names["solution"]([0.5, 0.5]))
 

@@ -50,7 +50,7 @@ def _page(data: dict[str, Any], count: int) -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise InputError("the report needs Plotly: pip install 'natpinn[report]'") from error
+        raise InputError("the report needs Plotly: pip install plotly") from error
     assets = files("natpinn.report")
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     names = ", ".join(problem["name"] for problem in data["problems"])
