@@ -8,6 +8,7 @@ import numpy as np
 from natpinn import MLP, Box, Condition, Data, Problem, Solution, TimeSpace, partial, solve
 
 KAPPA, NOISE = 0.1, 0.01
+EXACT = 100.0  # the weight of what holds exactly, beside data that do not
 
 
 class Rod(eqx.Module):
@@ -35,9 +36,9 @@ measured = np.array([exact(tx) for tx in places]) + NOISE * random.normal(size=5
 problem = Problem(
     {
         "heat": Condition(
-            lambda u, tx: partial(u, 0)(tx) - u.kappa * partial(u, 1, 1)(tx), slab, points=200
+            lambda u, tx: partial(u, 0)(tx) - u.kappa * partial(u, 1, 1)(tx), slab, EXACT, 200
         ),
-        "ends": Condition(lambda u, tx: u(tx), slab.boundary, points=50),
+        "ends": Condition(lambda u, tx: u(tx), slab.boundary, EXACT, 50),
         "data": Condition(lambda u, point: u(point[0]) - point[1], Data(places, measured)),
     },
     solution=exact,
