@@ -72,10 +72,15 @@ class CubeImage(Domain):
         """The point of the domain that a point of the unit cube stands for."""
 
     def sample(self, key: PRNGKeyArray, n: int, sampler: Sampler = Uniform()) -> Points:
-        return jax.vmap(self.place)(sampler.unit(key, n, self.unit_dimension))
+        return _draw(self, key, n, sampler)
 
     def __or__(self, other: "CubeImage") -> "Union":
         return Union(self, other)
+
+
+@eqx.filter_jit  # one program where there would be dozens, each compiled before a run starts
+def _draw(domain: CubeImage, key: PRNGKeyArray, n: int, sampler: Sampler) -> Points:
+    return jax.vmap(domain.place)(sampler.unit(key, n, domain.unit_dimension))
 
 
 class Surface(CubeImage):
@@ -109,12 +114,13 @@ class Box(CubeImage):
                 f"the corners of a box must be two lists of d numbers, got shapes "
                 f"{self.lower.shape} and {self.upper.shape}; an interval is Box([0], [1])"
             )
-        if not bool(jnp.all(jnp.isfinite(self.upper - self.lower))):
+        lowest, highest = np.asarray(self.lower), np.asarray(self.upper)
+        if not np.isfinite(highest - lowest).all():
             raise InputError(
                 f"a box must be finite to be sampled, got {self.lower.tolist()} and "
                 f"{self.upper.tolist()}: cut it off where the solution has settled"
             )
-        if not bool(jnp.all(self.lower < self.upper)):
+        if not (lowest < highest).all():
             raise InputError(
                 f"a box needs lower < upper in every coordinate, got {self.lower.tolist()} and "
                 f"{self.upper.tolist()}: exchange the corners, or drop an axis without extent"

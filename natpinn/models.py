@@ -40,11 +40,7 @@ class MLP(eqx.Module):
         if any(width < 1 for width in widths):
             raise InputError(f"widths must be positive, got {list(widths)}")
         first = inputs if embedding is None else jax.eval_shape(embedding, jnp.zeros(inputs)).size
-        sizes = [first, *widths, outputs]
-        keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(
-            eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
-        )
+        self.layers = _draw_layers((first, *widths, outputs), key)
         self.embedding = embedding
         self.activation = activation
 
@@ -54,6 +50,13 @@ class MLP(eqx.Module):
         for layer in self.layers[:-1]:
             x = self.activation(layer(x))
         return self.layers[-1](x)
+
+
+@eqx.filter_jit  # one program for all layers
+def _draw_layers(sizes: tuple[Any, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Linear, ...]:
+    keys = jax.random.split(key, len(sizes) - 1)
+    pairs = zip(sizes[:-1], sizes[1:], keys, strict=True)
+    return tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in pairs)
 
 
 class Scaled(eqx.Module):

@@ -33,6 +33,7 @@ from .resources import (
 )
 from .signals import Interrupts, say
 from .solution import Solution
+from .steps import use_compilation_cache
 from .trackers import Trackers
 from .train import Callback, Progress, Snapshot, TrainResult, train
 
@@ -144,6 +145,7 @@ def assemble(
     optimizer: Optimizer | None = None,
 ) -> Parts:
     """What a configuration describes, with objects in place of what it has names for."""
+    use_compilation_cache()
     is_own = problem is not None and not problem.is_catalogued
     problem = config.build_problem() if problem is None else config.apply_sizes(problem)
     has_own_model = model is not None

@@ -14,6 +14,7 @@ from .objective import LeastSquares
 from .optimizers import Optimizer, StepInfo
 from .plan import replicate
 
+WORTH_KEEPING = 0.2  # seconds that a program took to compile, to be kept on disk
 MOST_REJECTED = 10  # steps in a row; after that another batch is not going to help
 
 
@@ -72,8 +73,9 @@ class Outcome(NamedTuple):
 
 def start(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> TrainState:
     """The state before the first step, in arrays of its own."""
+    state = eqx.filter_jit(optimizer.init)(theta)
     zero = jnp.array(0)
-    return copied(TrainState(theta, optimizer.init(theta), key, zero, Events(zero, zero, zero)))
+    return copied(TrainState(theta, state, key, zero, Events(zero, zero, zero)))
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -123,6 +125,7 @@ def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
     return jax.lax.while_loop(may_go_on, body, (state, unstarted))
 
 
+@jax.jit
 def copied(tree: Any) -> Any:
     """The same values in arrays of their own, since steps reuse the memory of a state.
 
@@ -143,3 +146,4 @@ def use_compilation_cache() -> None:
     if chosen is None and "NATPINN_NO_CACHE" not in os.environ:
         root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(root / "natpinn"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)

@@ -135,7 +135,7 @@ def train(
     check_limits(steps, budget)
     if tracking is not None and not hasattr(optimizer, "damping"):
         raise InputError("only optimizers with a damping have what can be tracked, as engd_w has")
-    if not bool(all_finite(theta)):
+    if not bool(jax.jit(all_finite)(theta)):
         raise InputError("the model's parameters are not finite before training: mend its start")
     use_compilation_cache()
 
