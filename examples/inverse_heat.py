@@ -7,8 +7,7 @@ import numpy as np
 
 from natpinn import MLP, Box, Condition, Data, Problem, Solution, TimeSpace, partial, solve
 
-KAPPA, NOISE = 0.1, 0.01
-EXACT = 100.0  # the weight of what holds exactly, beside data that do not
+KAPPA, NOISE, EXACT = 0.1, 0.01, 100.0  # the last is the weight of what holds without noise
 
 
 class Rod(eqx.Module):
