@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from . import spaces, tuning
+from . import records, spaces, tuning
 from .cli_bench import JsonFlag
 from .errors import InputError
 from .settings import parse_setting
@@ -147,11 +147,8 @@ def _print(found: tuning.Tuned) -> None:
         again = "the same command" if found.has_own_code else f"natpinn tune {folder}"
         print(f"{len(ranked)} trials are done{others}: go on with {again}")
     if found.best is not None:
-        name, model = (str(found.settings.get(f"{key}.name")) for key in ("problem", "model"))
-        problem = f"{name} " if ":" in name else ""  # no file runs code: the command names it
-        own_model = f" --set model.name={model}" if ":" in model else ""
-        best = f"{folder}/{tuning.BEST}"
-        print(f"run the best with: natpinn solve {problem}--config {best}{own_model}")
+        best = f"{found.folder}/{tuning.BEST}"
+        print(f"run the best with: {records.command(best, found.settings)}")
 
 
 def _as_json(found: tuning.Tuned) -> dict[str, Any]:

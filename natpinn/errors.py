@@ -12,6 +12,12 @@ class NatpinnWarning(UserWarning):
     """Something went wrong, and the run goes on."""
 
 
+def check_flag(value: object, name: str) -> None:
+    """The text "False" would count as true."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} is true or false, got {value!r}")
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is in no table, with the nearest name that is."""
     known = list(known)

@@ -92,9 +92,10 @@ class LeastSquares(eqx.Module):
 
     def padding(self, theta: Theta) -> int:
         """The number of rows of zeros, with which every device has as many points."""
+        counts = {name: point_count(points) for name, points in self.points.items()}
         return sum(
             (self.plan.padded(n) - n) * self._rows_per_point(name, theta)
-            for name, n in ((name, point_count(self.points[name])) for name in self.conditions)
+            for name, n in counts.items()
         )
 
     def linearize_points(

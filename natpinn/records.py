@@ -11,7 +11,7 @@ import sys
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,13 @@ def is_locked(path: Path) -> bool:
     except (InputError, OSError):
         return True
     return False
+
+
+def command(config: Path | str, settings: Mapping[str, Any]) -> str:
+    """What runs a configuration; no file runs code of a user's own, so that is named."""
+    problem, model = (str(settings.get(f"{part}.name")) for part in ("problem", "model"))
+    words = ["natpinn", "solve", *([problem] if ":" in problem else []), "--config", str(config)]
+    return shlex.join([*words, *(["--set", f"model.name={model}"] if ":" in model else [])])
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import schedule
-from ..errors import InputError, unknown
+from ..errors import InputError, check_flag, unknown
 from ..line_search import Armijo, LineSearch, choose, descend
 from ..models import Theta
 from ..objective import LeastSquares, Linearization
@@ -94,8 +94,7 @@ class HessianFree(Optimizer[HessianFreeState]):
                 f"most_iterations must be a whole number from 1, got {self.most_iterations!r}"
             )
         for name in ("adapt_damping", "backtracks"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} is true or false, got {getattr(self, name)!r}")
+            check_flag(getattr(self, name), name)
         for name in ("tolerance", "progress"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must be from 0 and below 1, got {getattr(self, name)!r}")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import schedule
-from ..errors import InputError
+from ..errors import InputError, check_flag
 from ..layers import DenseLayer, LayerFactors, dense_layers
 from ..line_search import LineSearch, choose, descend
 from ..models import Theta
@@ -78,8 +78,7 @@ class Kfac(Optimizer[KfacState]):
         every = self.refresh_every
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InputError(f"refresh_every must be a whole number from 1, got {every!r}")
-        if not isinstance(self.start_at_identity, bool):
-            raise InputError(f"start_at_identity is true or false, got {self.start_at_identity!r}")
+        check_flag(self.start_at_identity, "start_at_identity")
         if not isinstance(self.line_search, LineSearch | Quadratic):
             raise InputError(
                 f"K-FAC needs a LineSearch or Quadratic(), got {self.line_search!r}: pass an object"

@@ -4,7 +4,6 @@ import csv
 import math
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,11 +91,7 @@ class Run:
         has_own_optimizer = self.config.get("optimizer.name") not in OPTIMIZERS
         if self.config.get("problem.own") or has_own_model or has_own_optimizer:
             return "from Python, with the objects that it was run with"
-        words = ["natpinn", "solve", "--config", str(self.folder / records.CONFIG)]
-        name = str(self.config.get("problem.name"))
-        words[2:2] = [name] if ":" in name else []
-        words += ["--set", f"model.name={model}"] if ":" in model else []
-        return shlex.join(words)
+        return records.command(self.folder / records.CONFIG, self.config)
 
 
 def collect(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..errors import InputError
+from ..errors import InputError, check_flag
 from ..models import Theta
 from ..objective import Linearization
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
@@ -25,8 +25,7 @@ class Primal(DampedSolver[Float[Array, "p p"] | None]):
     def __check_init__(self):
         if isinstance(self.average, str | bool) or not 0 <= self.average < 1:
             raise InputError(f"average must be at least 0 and below 1, got {self.average!r}")
-        if not isinstance(self.start_at_identity, bool):
-            raise InputError(f"start_at_identity is true or false, got {self.start_at_identity!r}")
+        check_flag(self.start_at_identity, "start_at_identity")
 
     def init(self, theta: Theta) -> Float[Array, "p p"] | None:
         if self.average == 0:  # the first update forgets the start
