@@ -42,8 +42,10 @@ def run_seeds(
 
 
 def solve(name: str, columns: Sequence[str], problem: Any, **options: Any) -> Record:
-    """A run by its name, its summary and some columns of its metrics."""
+    """A run by its name, its summary and some columns of its metrics; Ctrl-C ends all runs."""
     solution = natpinn.solve(problem, progress=False, **options)
+    if solution.summary["status"] == "interrupted":
+        raise KeyboardInterrupt(f"{name} was interrupted, and is not recorded")
     history = [{key: r[key] for key in columns if key in r} for r in solution.history]
     return {"name": name, "summary": solution.summary, "history": history}
 
