@@ -79,7 +79,8 @@ def describe(run: Run) -> dict[str, Any]:
         "method": run.folder.name.rpartition("-")[0],
         "optimizer": run.config["optimizer.name"],
         "step_size": _step_size(run),
-        "rows": run.rows,
+        "rows": run.points,  # each of the paper's residuals is one number
+        "net": _net(run.config),
         "seed": run.seed,
         "steps": int(run.curve.step[-1]),
         "seconds": _short(run.curve.seconds[-1]),
@@ -116,12 +117,12 @@ def table(ours: Sequence[Row], published: Sequence[Row]) -> str:
 
 
 def find(published: Iterable[Row], row: Row) -> Row | None:
-    """The published run of the same problem, optimizer, step rule and batch size."""
+    """The published run of the same problem, optimizer, step rule, batch size and net."""
     for other in published:
         rows = int(other["n_interior"]) + int(other["n_condition"])
         rule = row["step_size"] if other["step_size"] != "own" else "own"
-        keys = (other["problem"], other["optimizer"], other["step_size"], rows)
-        if keys == (row["problem"], row["optimizer"], rule, int(row["rows"])):
+        keys = (other["problem"], other["optimizer"], other["step_size"], rows, other["model"])
+        if keys == (row["problem"], row["optimizer"], rule, int(row["rows"]), row["net"]):
             return other
     return None
 
@@ -241,6 +242,12 @@ def _step_size(run: Run) -> str:
     if run.config["optimizer.name"] == "auto":
         return "own"
     return MODES[run.config.get("optimizer.line_search", "none") == "none"]
+
+
+def _net(config: Mapping[str, Any]) -> str:
+    """As published runs write it: mlp-tanh-64-64-48-48."""
+    parts = (config[f"model.{key}"] for key in ("name", "activation"))
+    return "-".join(map(str, (*parts, *config["model.widths"])))
 
 
 def _kind(row: Row) -> tuple[str, str]:

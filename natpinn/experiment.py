@@ -108,10 +108,7 @@ class Planned:
         proposed = {key for key, n in new.items() if key.startswith("points.") and n == "none"}
         for key in sorted((old.keys() | new.keys()) - proposed):
             if not key.startswith(("train.", "format")) and old.get(key) != new.get(key):
-                return (
-                    f"{self.folder} was begun with {key} = {old.get(key)!r}, and the experiment "
-                    f"has {new.get(key)!r}: choose another --out, or remove that folder"
-                )
+                return _begun_with(self.folder, key, old.get(key), new.get(key))
         return ""
 
 
@@ -142,8 +139,7 @@ def plan(
     methods: Sequence[str] = (),
 ) -> list[Planned]:
     """All runs of an experiment, or those of some methods."""
-    if not scale > 0:
-        raise InputError(f"a budget is scaled by a positive number, got {scale}")
+    _check_scale(scale)
     budget = scale * experiment.budget
     return [
         Planned(name, seed, budget, experiment.settings(name), folder / f"{name}-{seed}")
@@ -166,16 +162,19 @@ def compare_sketches(experiment: Experiment, out: Path, longest: float) -> dict[
     """The table of Nyström approximations; rows that are in its file are not measured again."""
     assert experiment.nystrom is not None
     options = experiment.nystrom
+    _check_scale(longest)
     path = out / experiment.name / TABLE
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = _measured(path)
+    found, difference = _measured(path, options)
+    if difference:
+        raise InputError(difference)
     for share in options["sketches"]:
         if str(share) in found:
             continue
         found |= bench.bench_nystrom(
             options["rows"], [share], options["runs"], options["warm_ups"], longest
         )
-        table = {"sketches": found, **records.machine()}
+        table = {"sketches": found, **_sizes(options), **records.machine()}
         replace_text(path, json.dumps(table, indent=2) + "\n")
     return found
 
@@ -183,18 +182,42 @@ def compare_sketches(experiment: Experiment, out: Path, longest: float) -> dict[
 def sketches_state(experiment: Experiment, out: Path) -> State:
     """How much of that table is there."""
     assert experiment.nystrom is not None
-    found = _measured(out / experiment.name / TABLE)
+    found, difference = _measured(out / experiment.name / TABLE, experiment.nystrom)
+    if difference:
+        return State("outdated", message=difference)
     is_whole = all(str(share) in found for share in experiment.nystrom["sketches"])
     return State("finished" if is_whole else "unfinished" if found else "missing")
 
 
-def _measured(path: Path) -> dict[str, Any]:
+def _measured(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What is there of the table, and what was otherwise when it was begun."""
     if not path.exists():
-        return {}
+        return {}, ""
     try:
-        return json.loads(path.read_text())["sketches"]
-    except (ValueError, KeyError, TypeError):
+        table = json.loads(path.read_text())
+        for key, wanted in _sizes(options).items():
+            if table.get(key) != wanted:
+                return {}, _begun_with(path, key, table.get(key), wanted)
+        return table["sketches"], ""
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{path} is no table of sketches: remove it, and run again") from None
+
+
+def _sizes(options: Mapping[str, Any]) -> dict[str, int]:
+    """What all rows of the table have in common."""
+    return {key: options[key] for key in ("rows", "runs", "warm_ups")}
+
+
+def _begun_with(path: Path, key: str, old: Any, new: Any) -> str:
+    return (
+        f"{path} was begun with {key} = {old!r}, and the experiment has {new!r}: choose another "
+        f"--out, or remove it"
+    )
+
+
+def _check_scale(scale: float) -> None:
+    if not scale > 0:
+        raise InputError(f"a budget is scaled by a positive number, got {scale}")
 
 
 @cache

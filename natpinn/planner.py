@@ -18,6 +18,7 @@ from .sizes import ConditionSize, Size
 SAFETY = 0.95  # of the limit is planned for: compilers are not exact
 FEWEST_POINTS = 16  # at once and per device: below, recomputation takes longer than it saves
 REMEDY = "use fewer points, free memory, or raise --memory-limit if you have set one"
+GRADIENT_COPIES = 2  # of all rows of a condition, while they are multiplied to a Gramian
 ROWS_SHARE = 0.75  # of the memory, for streamed rows; the rest is for their products
 
 
@@ -52,17 +53,18 @@ def phases(size: Size, plan: Plan) -> dict[str, int]:
     }
     if size.demand is Demand.LAYERS:
         found["layers"] = max(n * _point_bytes(size, c, plan) for c, n in sizes)
-    elif size.demand is Demand.KERNEL and plan.held:
-        found["kernel"] = size.held_bytes + _formed_bytes(size, plan)
     elif size.demand is Demand.KERNEL:
-        pair = max(n * _point_bytes(size, c, plan) for c, n in sizes)
-        found["kernel"] = pair + _formed_bytes(size, plan)
+        streamed = max(n * _point_bytes(size, c, plan) for c, n in sizes)
+        rows = size.held_bytes if plan.held else streamed
+        found["Gramian" if size.is_primal else "kernel"] = rows + _formed_bytes(size, plan)
     return {name: count // plan.devices for name, count in found.items()}
 
 
 def _hold(size: Size, room: int, plan: Plan) -> Plan | None:
     """What is needed of the Jacobian stays; fewer points and gradients are in work at once."""
     left = room - _held_bytes(size, plan) // plan.devices
+    if left < _gradient_bytes(size, plan) // plan.devices:
+        return None
     most = max(_point_bytes(size, c, plan) for c in size.conditions.values())
     points = max(left, 0) * plan.devices // most
     if points < FEWEST_POINTS * plan.devices:
@@ -71,7 +73,7 @@ def _hold(size: Size, room: int, plan: Plan) -> Plan | None:
 
 
 def _stream(size: Size, room: int, plan: Plan) -> Plan | None:
-    """Rows are computed pair by pair: most of the room is for them."""
+    """Rows are computed chunk by chunk or pair by pair: most of the room is for them."""
     plan = replace(plan, held=False)
     most = max(_point_bytes(size, c, plan) for c in size.conditions.values())
     points = int(max(room, 0) * ROWS_SHARE * plan.devices / most)
@@ -100,6 +102,9 @@ def _point_bytes(size: Size, condition: ConditionSize, plan: Plan) -> int:
     results = 0
     if size.demand is Demand.LAYERS:
         results = 2 * condition.layer_bytes
+    elif size.is_primal and not plan.held:
+        formed = GRADIENT_COPIES * FLOAT * condition.rows * size.parameters
+        results = condition.block_bytes + formed
     elif size.demand is Demand.KERNEL and not plan.held:
         results = 2 * condition.block_bytes
     return condition.linearize_bytes + results
@@ -107,15 +112,23 @@ def _point_bytes(size: Size, condition: ConditionSize, plan: Plan) -> int:
 
 def _formed_bytes(size: Size, plan: Plan) -> int:
     """All that is formed from factors for products; compilers may have it all at once."""
-    formed = _formed(size, plan)
     limit = plan.working_bytes
-    return sum(n if limit is None else min(n, limit * plan.devices) for n in formed)
+    formed = (n if limit is None else min(n, limit * plan.devices) for n in _formed(size, plan))
+    return _gradient_bytes(size, plan) + sum(formed)
+
+
+def _gradient_bytes(size: Size, plan: Plan) -> int:
+    """What a Gramian has formed of a Jacobian that is held: one condition at a time, as a whole."""
+    if not (size.is_primal and plan.held):
+        return 0
+    rows = max(c.points * c.rows for c in size.conditions.values())
+    return GRADIENT_COPIES * FLOAT * rows * size.parameters
 
 
 def _formed(size: Size, plan: Plan) -> list[int]:
     """The bytes of the gradients that are formed, per leaf and condition, and of the products of
     factors, per leaf and pair of conditions."""
-    if size.demand is not Demand.KERNEL:
+    if size.demand is not Demand.KERNEL or size.is_primal:
         return []
     shapes: list[tuple[list[Any], int]] = [
         (kernel.leaves(c.blocks), plan.chunk(c.points) * c.rows) for c in size.conditions.values()

@@ -133,11 +133,9 @@ def program_bytes(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -
 def describe(planned: Planned) -> dict[str, Any]:
     """Sizes, bytes, operations and strategy, as numbers and words."""
     size, plan = planned.size, planned.plan
-    k = size.sketch_columns
-    has_kernel = size.demand is Demand.KERNEL
-    pairs = sizes.kernel_flops(size) if has_kernel and k is None else {}
-    products = sum(map(sum, pairs.values())) if k is None else 4 * size.rows * size.parameters * k
-    solve = size.rows**3 // 3 if k is None else 6 * size.rows * k**2
+    has_kernel = size.demand is Demand.KERNEL and not size.is_primal
+    pairs = sizes.kernel_flops(size) if has_kernel and size.sketch_columns is None else {}
+    products, solve = sizes.system_flops(size)
     return {
         "rows": {name: c.points * c.rows for name, c in size.conditions.items()},
         "parameters": size.parameters,
@@ -151,7 +149,7 @@ def describe(planned: Planned) -> dict[str, Any]:
             "available": planned.available,
             "jacobian_explicit": size.explicit_bytes,
             "jacobian_held": size.held_bytes,
-            "kernel": FLOAT * size.rows**2,
+            "system": FLOAT * (size.parameters if size.is_primal else size.rows) ** 2,
             "state_and_solver": size.fixed_bytes,
             "phases": planner.phases(size, plan),
             "predicted_peak": planned.predicted,
@@ -159,10 +157,11 @@ def describe(planned: Planned) -> dict[str, Any]:
         },
         "flops": {
             "linearize": sizes.linearize_flops(size, plan),
-            "kernel": products,
-            "solve": solve if has_kernel else 0,
+            "system": products,
+            "solve": solve,
         },
-        "sketch_columns": k,
+        "space": "parameters" if size.is_primal else "rows",
+        "sketch_columns": size.sketch_columns,
         "products": [
             {"rows": left, "columns": right, "from_factors": structured, "from_gradients": explicit}
             for (left, right), (structured, explicit) in pairs.items()
@@ -180,7 +179,9 @@ def strategy(planned: Planned) -> str:
     elif size.demand is Demand.PRODUCTS and not plan.held:
         what = "no Jacobian: it is multiplied with vectors by forward and reverse mode"
     elif not plan.held:
-        what = "streamed: the Jacobian is not held; its rows are computed pair by pair of chunks"
+        is_once = size.is_primal or size.sketch_columns is not None
+        by = "chunk by chunk" if is_once else "pair by pair of chunks"
+        what = f"streamed: the Jacobian is not held; its rows are computed {by}"
     elif plan.working_bytes is None:
         what = "whole: the Jacobian is held, as layer factors where these are smaller"
     else:
@@ -205,7 +206,7 @@ def explain(planned: Planned) -> str:
     )
     steps = [f"{_show_flops(operations['linearize'])} to linearize"]
     if operations["solve"]:
-        steps.append(f"{_show_flops(operations['kernel'])} {_made_of(known['sketch_columns'])}")
+        steps.append(f"{_show_flops(operations['system'])} {_made_of(planned.size)}")
         steps.append(f"{_show_flops(operations['solve'])} to solve")
     lines = [
         f"N = {planned.size.rows:,} rows ({rows}), P = {planned.size.parameters:,} parameters",
@@ -226,8 +227,12 @@ def explain(planned: Planned) -> str:
     return "\n".join(lines)
 
 
-def _made_of(columns: int | None) -> str:
-    return "for the kernel" if columns is None else f"to multiply it with {columns:,} vectors"
+def _made_of(size: Size) -> str:
+    if size.is_primal:
+        return "for the Gramian"
+    if size.sketch_columns is None:
+        return "for the kernel"
+    return f"to multiply it with {size.sketch_columns:,} vectors"
 
 
 def _show_flops(count: int) -> str:

@@ -68,7 +68,10 @@ class Interrupts:
             seen = _Signals()
             while numbers := os.read(reader, 16):
                 if any(n in self._previous for n in numbers) and seen.is_later():
-                    say("stopped at once; `natpinn resume` goes on from the last checkpoint")
+                    say(
+                        "stopped at once; `natpinn resume`, or the same command for a search or an "
+                        "experiment, goes on from the last checkpoint"
+                    )
                     os._exit(STOPPED)
             os.close(reader)
 

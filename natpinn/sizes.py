@@ -43,6 +43,7 @@ class Size:
     state_bytes: int
     demand: Demand
     system_bytes: int  # of the matrices of the optimizer's solver
+    is_primal: bool  # the Gramian is formed in place of the kernel
     sketch_columns: int | None  # vectors that the kernel is multiplied with, if it is never formed
 
     @property
@@ -97,8 +98,21 @@ def _size(
         optimizer.demand,
         optimizer.system_bytes(rows, parameters)
         + (_bytes_of(state) if optimizer.demand is Demand.LAYERS else 0),  # renewed beside the old
+        optimizer.is_primal(rows, parameters),
         optimizer.sketch_columns(rows),
     )
+
+
+def system_flops(size: Size) -> tuple[int, int]:
+    """To form what a natural gradient solves, or multiply it with a sketch's vectors; to solve."""
+    n, p, k = size.rows, size.parameters, size.sketch_columns
+    if size.demand is not Demand.KERNEL:
+        return 0, 0
+    if size.is_primal:
+        return n * p * (p + 1), p**3 // 3
+    if k is not None:
+        return 4 * n * p * k, 6 * n * k**2
+    return sum(map(sum, kernel_flops(size).values())), n**3 // 3
 
 
 def kernel_flops(size: Size) -> dict[tuple[str, str], tuple[int, int]]:
@@ -123,8 +137,11 @@ def kernel_flops(size: Size) -> dict[tuple[str, str], tuple[int, int]]:
 
 def linearize_flops(size: Size, plan: Plan) -> int:
     """The operations of all linearizations of a step: each row once, or again for every pair."""
-    if plan.held:
-        return sum(c.points * c.linearize_flops for c in size.conditions.values())
+    once = sum(c.points * c.linearize_flops for c in size.conditions.values())
+    if plan.held or size.is_primal:
+        return once
+    if size.sketch_columns is not None:
+        return 2 * once
     total, chunks = 0, [-(-c.points // plan.chunk(c.points)) for c in size.conditions.values()]
     for i, c in enumerate(size.conditions.values()):
         later = sum(chunks[i + 1 :])  # strips of later conditions, each of which needs all of these

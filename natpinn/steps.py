@@ -82,8 +82,8 @@ def start(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> TrainState:
 def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
     """Take a number of steps, in the memory of the state that is given.
 
-    A step whose loss or result is not finite is rejected: parameters and optimizer stay as they
-    are, and other points may help.
+    A step whose loss or result is not finite is rejected: the parameters stay as they are, and
+    other points may help.
     """
     optimizer, batches, steps = work
 
@@ -97,7 +97,7 @@ def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
         theta, optimizer_state = jax.tree.map(
             lambda new, old: jnp.where(is_sound, new, old),
             (theta, optimizer_state),
-            (state.theta, state.optimizer),
+            (state.theta, optimizer.skip(state.optimizer)),
         )
         rejected, in_a_row, recovered = state.events
         events = Events(

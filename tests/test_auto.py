@@ -177,6 +177,8 @@ def test_points_without_a_residual_are_not_the_fault_of_a_step():
     drawn = [Batches(objective).at(state)[0].points["interior"] for state in states]
     bad = sum(bool((points[:, 0] < 0.02).any()) for points in drawn)
     assert 5 < int(result.state.events.rejected) == bad < 40
+    assert int(result.state.optimizer.step) == 60
+    assert bool(result.state.optimizer.is_settling)
     assert result.history[-1]["l2_error"] < 1e-2 * result.history[0]["l2_error"]
 
 

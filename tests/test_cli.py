@@ -259,7 +259,7 @@ def test_explain_prints_the_plan_and_runs_nothing(natpinn_command, tmp_path):
     code, out, _ = natpinn_command(*arguments, "--json")
     known = json.loads(out)
     assert code == 0
-    assert known["bytes"]["kernel"] == 8 * 40**2
+    assert known["bytes"]["system"] == 8 * 40**2
     assert known["bytes"]["compiled_peak"] < known["bytes"]["available"]
     assert known["flops"]["solve"] == 40**3 // 3
 

@@ -1,6 +1,7 @@
 """The documentation is true: code runs, commands exist, links lead somewhere."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def commands():
 @pytest.mark.parametrize("command", commands())
 def test_documented_commands_are_valid(command, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    arguments = [a for a in command.split()[1:] if a != "--dry-run"]
+    assert not re.search(r"[\[{*]", re.sub(r"'[^']*'", "", command)), "for shells to expand"
+    arguments = [a for a in shlex.split(command)[1:] if a != "--dry-run"]
     monkeypatch.setattr("sys.argv", ["natpinn", *arguments, "--dry-run"])
     cli.main()
     assert "[optimizer]" in capsys.readouterr().out

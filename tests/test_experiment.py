@@ -1,6 +1,7 @@
 """Experiments run what is missing, go on with what was cut short, and explain bad files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,12 @@ def test_a_table_of_sketches_is_measured_row_by_row(tmp_path, monkeypatch):
     assert found["0.5"] == first
     assert found["0.25"]["gpu"]["error"] > found["0.5"]["gpu"]["error"] > 0
     assert experiment.sketches_state(table, tmp_path).name == "finished"
+    other = replace(table, nystrom={**(table.nystrom or {}), "runs": 7})
+    assert experiment.sketches_state(other, tmp_path).name == "outdated"
+    with pytest.raises(InputError, match="was begun with runs = "):
+        experiment.compare_sketches(other, tmp_path, 1.0)
+    with pytest.raises(InputError, match="positive number, got 0"):
+        experiment.compare_sketches(table, tmp_path, 0.0)
     path.write_text("{")
     with pytest.raises(InputError, match="remove it, and run again"):
         experiment.compare_sketches(table, tmp_path, 1.0)

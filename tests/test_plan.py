@@ -12,7 +12,9 @@ from natpinn import (
     Grid,
     InputError,
     adam,
+    auto,
     cluster,
+    engd,
     engd_w,
     memory,
     planner,
@@ -27,7 +29,7 @@ from natpinn.optimizers import hessian_free, kfac
 from natpinn.plan import Plan
 from natpinn.planner import choose, peak
 from natpinn.resources import plan_step, program_bytes
-from natpinn.sizes import linearize_flops, size_of
+from natpinn.sizes import linearize_flops, size_of, system_flops
 
 KEY = jax.random.key(0)
 
@@ -98,10 +100,29 @@ def test_methods_without_a_kernel_are_planned_for_what_they_take(optimizer, monk
     assert planned.compiled <= whole // 3
 
 
+@pytest.mark.parametrize("share", [0.6, 0.25])
+def test_with_more_rows_than_parameters_a_gramian_is_planned_for(share, monkeypatch):
+    monkeypatch.setattr(memory, "used_bytes", lambda: 0)
+    objective, theta, _ = setup(widths=(16, 16), interior=4000, boundary=100)
+    size = size_of(objective, theta, auto())
+    p = parameter_count(theta)
+    assert size.is_primal
+    assert system_flops(size) == (4100 * p * (p + 1), p**3 // 3)
+    whole = peak(size, Plan())
+    assert 0.7 < program_bytes(objective, theta, auto()) / whole < 1.3
+    planned = plan_step(objective, theta, auto(), int(share * whole))
+    assert planned.compiled is not None
+    assert planned.compiled <= int(share * whole)
+    assert linearize_flops(size, planned.plan) == linearize_flops(size, Plan())
+    assert "for the Gramian" in resources.explain(planned)
+    few, *_ = setup(widths=(16, 16), interior=40, boundary=10)
+    assert not size_of(few, theta, auto()).is_primal
+
+
 @pytest.mark.parametrize(
     "optimizer",
-    [engd_w(1e-2), adam(), kfac(1e-3), hessian_free(most_iterations=4)],
-    ids=["engd_w", "adam", "kfac", "hessian_free"],
+    [engd_w(1e-2), engd(1e-2), adam(), kfac(1e-3), hessian_free(most_iterations=4)],
+    ids=["engd_w", "engd", "adam", "kfac", "hessian_free"],
 )
 def test_a_run_in_little_memory_is_the_same_run(optimizer):
     objective, theta, evaluation = setup("poisson_2d", (40, 40))

@@ -5,7 +5,9 @@ import re
 import shutil
 import subprocess
 import tomllib
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import tomli_w
 from PIL import Image
@@ -32,7 +34,7 @@ def write_run(folder, problem="poisson_2d", optimizer="spring", seed=0, rate=1.0
     for step in range(steps):
         error = rate * 1e-2 / (1 + step) ** 2
         record = {"step": step, "seconds": step / 10, "loss": error**2, "l2_error": error}
-        if optimizer == "engd_w" and step:
+        if optimizer == "engd_w" and step % 5 == 4:  # as with track.every=5
             record["effective_dimension"] = 40 - step / 2
         lines.append(json.dumps(record) + "\n")
     (folder / records.METRICS).write_text("".join(lines))
@@ -99,7 +101,7 @@ def test_runs_are_collected_and_summed_up(runs):
     assert len(left_out) == 1
     assert "broken-0" in left_out[0]
     spring, cut = found[3], found[0]
-    assert (spring.method, spring.seed, spring.rows) == ("spring", 0, 40)
+    assert (spring.method, spring.seed, spring.points) == ("spring", 0, 40)
     assert spring.best == spring.final == pytest.approx(1e-2 / 1600)
     assert spring.curve.seconds_to(1e-3) == pytest.approx(0.3)
     assert spring.curve.seconds_to(1e-9) is None
@@ -132,6 +134,7 @@ def test_problems_of_other_dimensions_and_own_code_are_told_apart(tmp_path):
             {"name": "heat_4d", "dimension": 10},
             {"name": "mine", "own": True},
             {"name": "mine:problem"},
+            {"name": "wave_2d", "dimension": "none", "own": True},
         ]
     ):
         folder = write_run(tmp_path / f"r-{i}")
@@ -139,7 +142,7 @@ def test_problems_of_other_dimensions_and_own_code_are_told_apart(tmp_path):
         (folder / records.CONFIG).write_text(tomli_w.dumps(config))
     found, _ = collect([tmp_path])
     names = [run.problem for run in found]
-    assert names == ["heat_4d", "heat_10d", "mine", "mine:problem"]
+    assert names == ["heat_4d", "heat_10d", "mine", "mine:problem", "wave_2d"]
     assert found[2].command.startswith("from Python")
     assert found[3].command.startswith("natpinn solve mine:problem --config")
 
@@ -178,6 +181,10 @@ def test_published_curves_are_read(tmp_path):
     path.write_text("run,step,seconds,loss,l2_error\npoisson_2d/spring/fixed,0,1.0,2.0,0.5\n")
     (curve,) = read_published(path)
     assert (curve.problem, curve.name, curve.error) == ("poisson_2d", "spring/fixed", [0.5])
+    assert (curve.optimizer, replace(curve, name="large/engd_w-0").optimizer) == (
+        "spring",
+        "engd_w",
+    )
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="needs the columns"):
         read_published(path)
@@ -215,6 +222,9 @@ def test_the_page_works_in_a_browser(runs, tmp_path):
         out.chips = chips.map(c => c.innerText);
         chips[0].click(); out.hidden = visible(); chips[0].click(); out.back = visible();
         out.kinds = plots.map(p => p.dataset.x + ' ' + p.dataset.y);
+        const drawn = plots.at(-1).querySelector('.scatterlayer path.js-line').getAttribute('d');
+        out.corners = drawn.split('L').length;
+        out.heads = heads.map(h => h.innerText);
         out.pictures = section.querySelectorAll('img').length;
         out.left = document.querySelector('ul.note').innerText;
         out.wide = document.documentElement.scrollWidth <= innerWidth;
@@ -233,6 +243,8 @@ def test_the_page_works_in_a_browser(runs, tmp_path):
     assert seen["hidden"] == [3, 3, 3, 3, 1]
     assert seen["back"] == seen["before"]
     assert seen["kinds"][-1] == "step effective_dimension"
+    assert seen["corners"] > 5  # though the effective dimension is of every fifth evaluation
+    assert "points" in seen["heads"]
     assert seen["pictures"] == 1
     assert "broken-0" in seen["left"]
     assert seen["wide"]
@@ -269,7 +281,9 @@ def test_figures_are_drawn_for_print(runs, tmp_path):
     written = draw_curves(found, tmp_path / "figures", ["png"])
     names = {path.name for path in written}
     assert {"poisson_2d-error.png", "poisson_2d-loss.png", "heat_4d-error.png"} <= names
-    assert "poisson_2d-effective_dimension.png" in names
+    with Image.open(tmp_path / "figures" / "poisson_2d-effective_dimension.png") as image:
+        is_blue = np.asarray(image.convert("RGB")) == (31, 119, 180)  # of its line and legend
+    assert is_blue.all(-1).sum() > 500
     with Image.open(tmp_path / "figures" / "poisson_2d-error.png") as image:
         assert image.width > 1000
     with pytest.raises(InputError, match="got 'bmp'"):

@@ -44,10 +44,13 @@ def test_claims_hold_fail_or_are_not_measured():
     assert said[11].startswith("not measured")
 
 
-def test_published_runs_are_matched_by_problem_method_rule_and_batch():
+def test_published_runs_are_matched_by_problem_method_rule_batch_and_net():
     published = results.read(results.PUBLISHED)
     ours = {"problem": "heat_4d", "optimizer": "spring", "step_size": "fixed_lr", "rows": "350"}
+    ours["net"] = "mlp-tanh-256-256-128-128"
     assert results.find(published, ours)["best_l2"] == "3.8033e-05"
     assert results.find(published, ours | {"rows": "351"}) is None
+    assert results.find(published, ours | {"net": "mlp-tanh-64-64-48-48"}) is None
     adam = {"problem": "poisson_5d", "optimizer": "adam", "step_size": "fixed_lr", "rows": "3500"}
+    adam["net"] = "mlp-tanh-64-64-48-48"
     assert results.find(published, adam)["step_size"] == "own"

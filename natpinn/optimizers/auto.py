@@ -94,8 +94,15 @@ class Auto(Optimizer[AutoState]):
             zero, theta, jnp.array(0), nothing, start, nothing, Trend.start(), searching
         )
 
+    def skip(self, state: AutoState) -> AutoState:
+        """The end of the run has come one step nearer."""
+        return state._replace(step=state.step + 1)
+
     def system_bytes(self, rows: int, parameters: int) -> int:
         return self.solver.system_bytes(rows, parameters)
+
+    def is_primal(self, rows: int, parameters: int) -> bool:
+        return self.solver.is_primal(rows, parameters)
 
     def step(
         self, objective: LeastSquares, theta: Theta, state: AutoState, *, key: PRNGKeyArray

@@ -49,9 +49,17 @@ class Optimizer(eqx.Module, Generic[State]):
         """The same optimizer in a run that will have so many steps, if its steps depend on that."""
         return self
 
+    def skip(self, state: State) -> State:
+        """The state after a step that was rejected; nothing else is known about it."""
+        return state
+
     def system_bytes(self, rows: int, parameters: int) -> int:
         """The memory of the matrices that a step builds beside the Jacobian and its state."""
         return 0
+
+    def is_primal(self, rows: int, parameters: int) -> bool:
+        """Whether a step forms the Gramian in place of the kernel."""
+        return False
 
     def sketch_columns(self, rows: int) -> int | None:
         """With how many vectors a step multiplies the kernel, if it never forms it."""

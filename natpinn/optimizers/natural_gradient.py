@@ -55,6 +55,9 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
     def system_bytes(self, rows: int, parameters: int) -> int:
         return self.solver.system_bytes(rows, parameters)
 
+    def is_primal(self, rows: int, parameters: int) -> bool:
+        return self.solver.is_primal(rows, parameters)
+
     def sketch_columns(self, rows: int) -> int | None:
         return self.solver.sketch_columns(rows)
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import InputError
 from .runs import Curve, Run, by_problem
 
@@ -63,11 +65,12 @@ def _draw(problem: str, runs: Sequence[Run], published: Sequence[Curve], kind: s
         for run in shown:
             label = None if run.method in labelled else _plain(run.method)
             labelled.add(run.method)
-            x, y = getattr(run.curve, along), getattr(run.curve, kind)
+            x, y = np.array(getattr(run.curve, along)), np.array(getattr(run.curve, kind))
+            if kind == "effective_dimension":  # which not every evaluation has
+                x, y = x[np.isfinite(y)], y[np.isfinite(y)]
             axis.plot(x, y, color=colors[run.method], lw=1.3, label=label)
         for curve in published if kind != "effective_dimension" else ():
-            optimizer = curve.name.split("/")[0]
-            color = of_optimizer.setdefault(optimizer, f"C{len(of_optimizer) % 10}")
+            color = of_optimizer.setdefault(curve.optimizer, f"C{len(of_optimizer) % 10}")
             label = _plain(f"published {curve.name}")
             x, y = getattr(curve, along), getattr(curve, kind)
             axis.plot(x, y, color=color, lw=1.0, ls="--", label=label)

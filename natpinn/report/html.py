@@ -33,7 +33,9 @@ def write_report(
                 "name": name,
                 "criterion": group[0].criterion,
                 "runs": [_describe(run, run in pictured) for run in group],
-                "published": [_curve(c) for c in published if c.problem == name],
+                "published": [
+                    {**_curve(c), "optimizer": c.optimizer} for c in published if c.problem == name
+                ],
             }
             for name, group in groups.items()
         ],
@@ -78,7 +80,7 @@ def _describe(run: Run, has_picture: bool) -> dict[str, Any]:
         "method": run.method,
         "optimizer": run.config.get("optimizer.name", "?"),
         "seed": run.seed,
-        "rows": run.rows,
+        "points": run.points,
         "status": run.status,
         "message": summary.get("message") or "",
         "settings": {key: _plain(value) for key, value in run.settings.items()},

@@ -52,9 +52,8 @@ function series(problem) {
     return { label: method, color, dash: "solid", curves: runs.map((run) => run.curve) };
   });
   for (const curve of problem.published) {
-    const optimizer = curve.name.split("/")[0];
-    optimizers[optimizer] ??= COLORS[Object.keys(optimizers).length % COLORS.length];
-    const color = optimizers[optimizer];
+    optimizers[curve.optimizer] ??= COLORS[Object.keys(optimizers).length % COLORS.length];
+    const color = optimizers[curve.optimizer];
     found.push({ label: `published ${curve.name}`, color, dash: "dash", curves: [curve] });
   }
   return found;
@@ -63,6 +62,7 @@ function series(problem) {
 function traces(all, x, y) {
   return all.flatMap((one, i) => one.curves.filter((curve) => curve[y].length).map((curve) => ({
     x: curve[x], y: curve[y], mode: "lines", name: curve.name, meta: i,
+    connectgaps: y === "effective_dimension", // which not every evaluation has
     line: { color: one.color, width: one.dash === "solid" ? 1.8 : 1.3, dash: one.dash },
     hovertemplate: "%{fullData.name}<br>%{y:.3e} at %{x:.4g}<extra></extra>",
   })));
@@ -113,7 +113,7 @@ function columns() {
   return [
     text("run", (run) => run.name),
     { ...text("status", (run) => run.status), isStatus: true },
-    plain("rows", (run) => run.rows),
+    plain("points", (run) => run.points),
     plain("best error", (run) => run.best),
     plain("final error", (run) => run.final),
     ...data.errors.map((error, i) =>

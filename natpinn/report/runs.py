@@ -33,6 +33,12 @@ class Curve:
     error: list[float]
     effective_dimension: list[float] = field(default_factory=list)
 
+    @property
+    def optimizer(self) -> str:
+        """Of a run METHOD/… or EXPERIMENT/METHOD-SEED, or what its name begins with."""
+        parts = [part.partition("-")[0] for part in self.name.split("/")]
+        return next((part for part in parts if part in OPTIMIZERS), parts[0])
+
     def seconds_to(self, error: float) -> float | None:
         """When an error was first reached."""
         pairs = zip(self.seconds, self.error, strict=True)
@@ -61,7 +67,8 @@ class Run:
         return int(self.config.get("seed", 0))
 
     @property
-    def rows(self) -> int:
+    def points(self) -> int:
+        """Of a step, of all conditions."""
         return sum(int(v) for k, v in self.config.items() if k.startswith("points."))
 
     @property
@@ -225,15 +232,15 @@ def _read(folder: Path, name: str) -> Run:
     )
     if len(curve.error) != len(history) or len(curve.seconds) != len(history):
         raise InputError(f"its records have no {error} or no seconds")
-    _ = found.rows, found.seed  # fail here if they are no numbers
+    _ = found.points, found.seed  # fail here if they are no numbers
     return found
 
 
 def _problem_name(config: Mapping[str, Any]) -> str:
     """heat_10d for the problem heat_4d in ten dimensions: runs of both are not compared."""
     name = str(config.get("problem.name", "unknown problem"))
-    dimension = config.get("problem.dimension")
-    return name if dimension is None else re.sub(r"_\d+d(?=_|$)", f"_{dimension}d", name, count=1)
+    dimension = config.get("problem.dimension", "none")
+    return name if dimension == "none" else re.sub(r"_\d+d(?=_|$)", f"_{dimension}d", name, count=1)
 
 
 def _column(history: Sequence[Mapping[str, float]], key: str) -> list[float]:

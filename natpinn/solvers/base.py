@@ -53,6 +53,10 @@ class DampedSolver(eqx.Module, Generic[State]):
     def system_bytes(self, rows: int, parameters: int) -> int:
         """The memory of the matrices that a solve has at the same time."""
 
+    def is_primal(self, rows: int, parameters: int) -> bool:
+        """Whether it forms the Gramian in place of the kernel."""
+        return False
+
     def sketch_columns(self, rows: int) -> int | None:
         """With how many vectors it multiplies the kernel, if it never forms it."""
         return None

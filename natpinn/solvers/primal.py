@@ -49,6 +49,9 @@ class Primal(DampedSolver[Float[Array, "p p"] | None]):
     def system_bytes(self, rows: int, parameters: int) -> int:
         return MATRICES * 8 * parameters**2
 
+    def is_primal(self, rows: int, parameters: int) -> bool:
+        return True
+
 
 class PrimalFactorization(Factorization):
     linearization: Linearization

@@ -25,6 +25,9 @@ class Smaller(DampedSolver[None]):
     def system_bytes(self, rows: int, parameters: int) -> int:
         return _of(rows, parameters).system_bytes(rows, parameters)
 
+    def is_primal(self, rows: int, parameters: int) -> bool:
+        return _of(rows, parameters).is_primal(rows, parameters)
+
 
 def _of(rows: int, parameters: int) -> Dual | Primal:
     return Dual() if rows <= parameters else Primal()
