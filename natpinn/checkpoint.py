@@ -63,7 +63,7 @@ def latest(folder: Path, like: Any) -> Any | None:
             message = f"{error}: going on from the checkpoint before"
             warnings.warn(message, NatpinnWarning, stacklevel=2)
         else:
-            for damaged in (s for s in found if s > step):
+            for damaged in (s for s in found if s > step and jax.process_index() == 0):
                 shutil.rmtree(folder / str(damaged), ignore_errors=True)
             return tree
     return None

@@ -1,10 +1,13 @@
 """The command line: natpinn list | solve | resume | report | plot | tune | experiment | bench."""
 
+import contextlib
+import itertools
 import json
 import os
 import shlex
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -168,9 +171,8 @@ def solve(
     if (base | flags).get("compute.devices") == "all":
         cluster.join()  # before anything is computed
     resolved = configuration.resolve(without_dependants(base, flags) | flags)
-    folder = out or _free_folder(resolved)
-    if cluster.is_first():
-        records.check_free(folder)
+    if out is not None and cluster.is_first():
+        records.check_free(out)
     parts = assemble(resolved)
     if dry_run:
         text = parts.described
@@ -180,7 +182,9 @@ def solve(
         planned = plan(parts, always_compile=True)
         print(json.dumps(describe_plan(planned), indent=2) if as_json else explain_plan(planned))
         return
-    _finish(run(parts, folder, progress=True), as_json)
+    with _claimed(out, resolved) as folder:
+        solution = run(parts, folder, progress=True)
+    _finish(solution, as_json)
 
 
 @app.command()
@@ -303,13 +307,14 @@ def _finish(solution: Solution, as_json: bool) -> None:
     """Print how a run went, and exit as a shell expects."""
     if not cluster.is_first():
         return
-    assert solution.folder is not None
     if as_json:
-        print((solution.folder / records.SUMMARY).read_text(), end="")
+        print(records.summary_text(solution.summary), end="")
     else:
         _print_outcome(solution)
     if solution.summary["status"] == "interrupted":
         raise typer.Exit(STOPPED)
+    if solution.folder is None:  # as a warning has said
+        raise typer.Exit(1)
 
 
 def _fail(message: str) -> None:
@@ -331,18 +336,38 @@ def _names() -> dict[str, Any]:
     return {"problems": problems, "optimizers": optimizers}
 
 
-def _free_folder(config: configuration.Config) -> Path:
-    """runs/PROBLEM-OPTIMIZER-N with the first N that is free."""
+@contextlib.contextmanager
+def _claimed(out: Path | None, config: configuration.Config) -> Iterator[Path]:
+    """A folder that is named, or runs/PROBLEM-OPTIMIZER-N with the first N that is free.
+
+    It is made at once, since other commands may look for one; it does not stay if nothing is in it.
+    """
     stem = f"{config.problem.name.replace(':', '.')}-{config.optimizer['name']}"
-    number = 1
-    while (folder := Path("runs") / f"{stem}-{number}").exists():
-        number += 1
-    return folder
+    folders = (Path("runs") / f"{stem}-{number}" for number in itertools.count(1))
+    if out is not None or not cluster.is_first():
+        yield out or next(folders)
+        return
+    folder = next(filter(_make, folders))
+    try:
+        yield folder
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+def _make(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+    return True
 
 
 def _print_outcome(solution: Solution) -> None:
     summary, folder = solution.summary, solution.folder
-    assert folder is not None
     steps, seconds = summary["steps"], summary["seconds"]
     print(f"{summary['status']}: {steps:,} steps in {seconds:.1f} s on {summary['device']}")
     if summary["message"]:
@@ -355,6 +380,8 @@ def _print_outcome(solution: Solution) -> None:
         print(f"  L2 error   {best:.3e}   relative {relative:.3e}")
     elif summary["best_loss"] is not None:
         print(f"  validation loss   {summary['best_loss']:.3e}")
+    if folder is None:
+        return
     print(f"  picture    {folder / records.PICTURE}")
     print(f"  run folder {folder}")
     if summary["status"] == "interrupted":

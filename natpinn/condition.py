@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .domains import Domain, Point, Points, coordinates
-from .errors import InputError
+from .errors import InputError, whole
 from .precision import float64
 from .sampling import Sampler, Uniform
 
@@ -48,17 +48,13 @@ class Condition(eqx.Module):
         self.residual = residual
         self.domain = domain
         self.weight = float64(weight, "weight")
-        self.points = _default_points(domain) if points is None else points
+        self.points = _default_points(domain) if points is None else whole(points, "points")
         self.is_sized = points is not None or domain.size is not None
         self.sampler = sampler
         if not (self.weight.ndim == 0 and bool(self.weight > 0) and bool(self.weight < jnp.inf)):
             raise InputError(f"a weight must be a positive number, got {weight}")
         if not isinstance(sampler, Sampler):
             raise InputError(f"a sampler is an object such as Sobol(), got {sampler!r}")
-        if not isinstance(self.points, int):
-            raise InputError(f"points must be a whole number, got {points!r}")
-        if self.points < 1:
-            raise InputError(f"a condition needs at least one point, got {self.points}")
         if domain.size is not None and self.points > domain.size:
             raise InputError(
                 f"{self.points} points were asked of data that have {domain.size}: leave `points` "

@@ -40,8 +40,8 @@ from .train import at_least_one, check_limits
 
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
-FORMAT = 3
-OLDEST_FORMAT = 3  # that can still be read; the ones before were never released
+FORMAT = 4
+OLDEST_FORMAT = 4  # that can still be read; the ones before were never released
 DEFAULT_OPTIMIZER = "auto"
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0
@@ -61,6 +61,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 FULL_STEPS = {"hessian_free": 1.0}  # the first rates of methods that solve for whole steps
 LINE_SEARCHES = {"grid": Grid, "armijo": Armijo, "quadratic": optimizers.Quadratic}
+OF_MLP = ("model.widths", "model.activation", "model.scaled")
 SAMPLERS = {"uniform": Uniform, "sobol": Sobol}
 ACTIVATIONS = {
     "tanh": jnp.tanh,
@@ -196,6 +197,11 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
     if "problem.name" not in settings:
         raise InputError("say which problem to solve: problem.name is missing")
     name = str(settings["problem.name"])
+    if problem is None and settings.get("problem.own") is True and ":" not in name:
+        raise InputError(
+            f"the problem {name!r} of these settings was an object in Python: run them from there, "
+            f"or name the problem as module:attribute"
+        )
     if problem is None:
         problem = lookup_problem(name, settings.get("problem.dimension"))
     optimizer = str(settings.get("optimizer.name", DEFAULT_OPTIMIZER))
@@ -204,6 +210,12 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
         if key not in defaults:
             raise unknown("setting", key, defaults)
     check_format(settings)
+    of_mlp = [key for key in OF_MLP if key in settings]
+    if settings.get("model.name", "mlp") != "mlp" and of_mlp:
+        raise InputError(
+            f"{of_mlp[0]} is for natpinn's own network, and model.name is "
+            f"{settings['model.name']!r}: leave one of them out"
+        )
     merged = {**defaults, **settings, "format": FORMAT}
     for key in ("track.quantities", "track.trackers"):
         merged[key] = [merged[key]] if isinstance(merged[key], str) else merged[key]
@@ -247,6 +259,11 @@ def _optimizer_settings(
         else:
             replaced = {"optimizer.learning_rate", "optimizer.norm_cap"} & defaults.keys()
             defaults |= dict.fromkeys(replaced, "none")
+            if settings.get("optimizer.norm_cap", "none") != "none":
+                raise InputError(
+                    f"a line search takes the place of a norm cap: leave out optimizer.norm_cap = "
+                    f"{settings['optimizer.norm_cap']}, or set optimizer.line_search=none"
+                )
     return defaults | preset(problem, optimizer, str(defaults.get("optimizer.line_search", "none")))
 
 

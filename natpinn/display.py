@@ -1,6 +1,7 @@
 """Progress for people: a live line on a terminal, plain lines elsewhere."""
 
 import contextlib
+import math
 import sys
 import time
 from typing import TextIO
@@ -64,7 +65,8 @@ def describe(progress: RunProgress) -> str:
         per_step = progress.seconds / progress.step
         is_long = per_step >= 1
         parts.append(f"{per_step:.3g} s/step" if is_long else f"{1000 * per_step:.3g} ms/step")
-        parts.append(f"{show_duration(_seconds_left(progress))} left")
+        if math.isfinite(left := _seconds_left(progress)):  # not with a budget of inf
+            parts.append(f"{show_duration(left)} left")
     return "  ".join(parts)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from numpy.typing import ArrayLike
 
-from .errors import InputError, unknown
+from .errors import InputError, unknown, whole
 from .precision import float64
 from .sampling import Sampler, Uniform
 
@@ -129,8 +129,7 @@ class Box(CubeImage):
     @classmethod
     def unit(cls, dimension: int) -> "Box":
         """[0, 1]ᵈ."""
-        if dimension < 1:
-            raise InputError(f"a box needs at least one dimension, got {dimension}")
+        dimension = whole(dimension, "dimension")
         return cls([0.0] * dimension, [1.0] * dimension)
 
     @property
@@ -168,7 +167,7 @@ class Box(CubeImage):
             raise InputError(f"name at least one face of: {', '.join(self.face_names)}")
         for name in names:
             if name not in self.face_names:
-                raise unknown("face", name, self.face_names)
+                raise unknown("face", str(name), self.face_names)
         return BoxBoundary(self, tuple(self.face_names.index(name) for name in names))
 
 
@@ -245,6 +244,8 @@ class Union(CubeImage):
         for member in members:
             if not isinstance(member, CubeImage):
                 raise InputError(f"{type(member).__name__} cannot be part of a union")
+        if len({isinstance(member, WithNormals) for member in members}) > 1:
+            raise InputError("points with normals and points without are no union: take one kind")
         if not members or len({member.dimension for member in members}) != 1:
             raise InputError(
                 f"a union needs domains of one dimension, got {[m.dimension for m in members]}"

@@ -52,7 +52,9 @@ def free_bytes() -> int:
         group = Path("/sys/fs/cgroup")
         most = (group / "memory.max").read_text().strip()
         if most != "max":
-            used = int((group / "memory.current").read_text())
+            stats = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            cache = int(stats["active_file"]) + int(stats["inactive_file"])  # given back if needed
+            used = int((group / "memory.current").read_text()) - cache
             available = min(available, int(most) - used)
     except (OSError, KeyError, ValueError):
         pass

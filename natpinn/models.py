@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .errors import InputError
+from .errors import InputError, whole
 from .precision import require_float64
 
 Theta = PyTree[Float[Array, "..."]]  # the trainable leaves of a model
@@ -35,10 +35,7 @@ class MLP(eqx.Module):
         activation: Callable[[Array], Array] = jnp.tanh,
         embedding: Callable[[Array], Array] | None = None,
     ):
-        if not isinstance(widths, Sequence):
-            raise InputError(f"widths are a list, as in [{widths}], got {widths!r}")
-        if any(width < 1 for width in widths):
-            raise InputError(f"widths must be positive, got {list(widths)}")
+        widths = check_widths(widths)
         first = inputs if embedding is None else jax.eval_shape(embedding, jnp.zeros(inputs)).size
         self.layers = _draw_layers((first, *widths, outputs), key)
         self.embedding = embedding
@@ -57,6 +54,13 @@ def _draw_layers(sizes: tuple[Any, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Line
     keys = jax.random.split(key, len(sizes) - 1)
     pairs = zip(sizes[:-1], sizes[1:], keys, strict=True)
     return tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in pairs)
+
+
+def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """The widths of hidden layers."""
+    if not isinstance(widths, Sequence) or isinstance(widths, str):
+        raise InputError(f"widths are a list, as in [{widths}], got {widths!r}")
+    return tuple(whole(width, "a width") for width in widths)
 
 
 class Scaled(eqx.Module):
@@ -88,6 +92,12 @@ class Periodic(eqx.Module):
 
     periods: tuple[float, ...] = eqx.field(static=True)
 
+    def __check_init__(self):
+        if not isinstance(self.periods, tuple) or not all(map(_is_number, self.periods)):
+            raise InputError(
+                f"periods are a tuple of numbers, as in (1.0, 0), got {self.periods!r}"
+            )
+
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, " e"]:
         if len(self.periods) != x.size:
             raise InputError(
@@ -99,6 +109,10 @@ class Periodic(eqx.Module):
             angle = 2 * jnp.pi * x[i] / period if period else x[i]
             parts += [jnp.sin(angle), jnp.cos(angle)] if period else [angle]
         return jnp.stack(parts)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class FourierFeatures(eqx.Module):
@@ -153,6 +167,11 @@ def split(model: Any) -> tuple[Theta, Any]:
     return eqx.partition(
         model, lambda leaf: isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)
     )
+
+
+def numbers(tree: Any) -> Any:
+    """All arrays, JAX's and NumPy's; `None` elsewhere."""
+    return eqx.filter(tree, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
 
 
 def parameter_count(model: Any) -> int:

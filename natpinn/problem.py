@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from . import memory
 from .condition import Condition
 from .domains import Domain, Points, coordinates, enclosing_box
-from .errors import InputError, unknown
-from .models import MLP, Scaled, Theta, as_model, split
+from .errors import InputError, unknown, whole
+from .models import MLP, Scaled, Theta, as_model, check_widths, split
 from .objective import LeastSquares, sample
 from .operators import Field
 from .plan import Plan, map_points
@@ -63,7 +63,7 @@ class Problem(eqx.Module):
         if solution is not None and not callable(solution):
             raise InputError(f"a solution is a function of one point, got {solution!r}")
         for key, condition in conditions.items():
-            if not key.isidentifier():
+            if not (isinstance(key, str) and key.isidentifier()):
                 raise InputError(
                     f"a condition's name must be a word of letters, digits and _, got {key!r}: "
                     f"settings and records use it"
@@ -76,15 +76,13 @@ class Problem(eqx.Module):
         self.conditions = OrderedDict(conditions)
         self.solution = solution
         self.name = name
-        self.widths = tuple(widths)
-        self.outputs = outputs
+        self.widths = check_widths(widths)
+        self.outputs = None if outputs is None else whole(outputs, "outputs")
         self.scaled = scaled
+        if evaluation_points is not None:
+            evaluation_points = whole(evaluation_points, "evaluation_points")
         self.evaluation_points = evaluation_points
         self.is_catalogued = is_catalogued
-        if evaluation_points is not None and evaluation_points < 1:
-            raise InputError(f"evaluation_points must be positive, got {evaluation_points}")
-        if outputs is not None and outputs < 1:
-            raise InputError(f"a network needs at least one output, got {outputs}")
 
     @property
     def domain(self) -> Domain:

@@ -69,8 +69,11 @@ class RunFolder:
         self._attempt("checkpoints", self._checkpoints.finish, is_proof=was_writing)
         self._attempt("checkpoints", lambda: self._checkpoints.start(step, tree), is_proof=False)
 
-    def finish(self, write_results: Callable[[Path], None]) -> Path:
-        """Write all that is left, into another folder if this one has become useless."""
+    def finish(self, write_results: Callable[[Path], None]) -> Path | None:
+        """Write all that is left, into another folder if this one has become useless.
+
+        None: there is no room anywhere, and the result is in memory only.
+        """
         self._attempt("checkpoints", self._checkpoints.finish, is_proof=False)
         try:
             self._secure()
@@ -78,13 +81,22 @@ class RunFolder:
             write_results(self.path)
             return self.path
         except OSError as error:
-            rescue = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-"))
-            _warn(f"cannot write to {self.path}: {error.strerror}; the run is saved to {rescue}")
-            self._write_texts(rescue)
-            write_results(rescue)
-            return rescue
+            return self._rescue(error, write_results)
         finally:
             self.close()
+
+    def _rescue(self, reason: OSError, write_results: Callable[[Path], None]) -> Path | None:
+        failure = f"cannot write to {self.path}: {reason.strerror}"
+        try:
+            rescue = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-"))
+            self._write_texts(rescue)
+            write_results(rescue)
+        except OSError as error:
+            where = tempfile.gettempdir()
+            _warn(f"{failure}, nor to {where}: {error.strerror}; the result is in memory only")
+            return None
+        _warn(f"{failure}; the run is saved to {rescue}")
+        return rescue
 
     def close(self) -> None:
         """Let others use the folder."""
@@ -218,7 +230,11 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def write_summary(path: Path, summary: dict[str, Any]) -> None:
-    replace_text(path / SUMMARY, json.dumps(_finite(summary), indent=2, ensure_ascii=False) + "\n")
+    replace_text(path / SUMMARY, summary_text(summary))
+
+
+def summary_text(summary: dict[str, Any]) -> str:
+    return json.dumps(_finite(summary), indent=2, ensure_ascii=False) + "\n"
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from . import checkpoint, cluster, records
+from .checkpoint import named_arrays
 from .config import OPTIMIZERS, check_format, resolve
 from .errors import InputError, NatpinnWarning
 from .models import as_model
@@ -92,7 +95,7 @@ def _earlier(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | Non
     """What a run has left in its folder: perhaps no checkpoint, if it was killed early."""
     is_whole = (path / records.SUMMARY).exists()
     nothing = begin(parts.optimizer, parts.theta, model_key(0))
-    like = {"snapshot": nothing, "plan": pack_plan(Plan())}
+    like = {"snapshot": nothing, "plan": pack_plan(Plan()), "constants": parts.constants}
     stored = checkpoint.latest(path / records.CHECKPOINT, like)
     if stored is None:
         if is_whole:
@@ -100,6 +103,7 @@ def _earlier(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | Non
         message = f"the run in {path} has no checkpoint yet: it begins again"
         warnings.warn(message, NatpinnWarning, stacklevel=3)
         return Earlier(folder, None, [], None)
+    _check_constants(stored["constants"], parts.constants, path)
     snapshot = stored["snapshot"]
     step, seconds = int(snapshot.state.step), float(snapshot.seconds)
     limits = parts.config.train
@@ -116,6 +120,17 @@ def _earlier(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | Non
     mesh = make_mesh(parts.config.compute.devices)
     plan = unpack_plan(stored["plan"], mesh) if keeps_plan else None
     return Earlier(folder, snapshot, history, plan)
+
+
+def _check_constants(stored: Any, given: Any, path: Path) -> None:
+    """What of the model is not trained is what it was when the run began."""
+    old, new = named_arrays(stored), named_arrays(given)
+    for name, value in old.items():
+        if not np.array_equal(value, new[name], equal_nan=value.dtype.kind == "f"):
+            raise InputError(
+                f"the run in {path} had another model: {name!r}, which is not trained, has other "
+                f"values; pass the model and the problem that the run had"
+            )
 
 
 def _known_settings(

@@ -17,10 +17,10 @@ from .config import Config, resolve
 from .display import Display
 from .errors import InputError
 from .memory import show_bytes
-from .models import Theta, as_model, parameter_count
+from .models import Theta, as_model, numbers, parameter_count
 from .objective import LeastSquares
 from .optimizers import Optimizer
-from .plan import Plan
+from .plan import Plan, make_mesh
 from .problem import Problem
 from .records import RunFolder
 from .resources import (
@@ -35,7 +35,7 @@ from .signals import Interrupts, say
 from .solution import Solution
 from .steps import use_compilation_cache
 from .trackers import Trackers
-from .train import Callback, Progress, Snapshot, TrainResult, train
+from .train import Callback, Progress, Snapshot, TrainResult, check_tracking, train
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,15 @@ class Parts:
         config: Config,
         described: dict[str, Any],
     ) -> "Parts":
+        check_tracking(config.tracking, optimizer)
+        make_mesh(config.compute.devices)  # which are there
         objective, theta = problem.objective(model, problem.sample(_keys(config.seed)[1]))
         return cls(problem, model, optimizer, config, described, objective, theta)
+
+    @property
+    def constants(self) -> Any:
+        """The arrays of the model that are not trained."""
+        return numbers(self.objective.frozen)
 
 
 @dataclass(frozen=True)
@@ -159,8 +166,8 @@ def assemble(
     described["problem"]["own"] = is_own
     if optimizer is not None:
         described["optimizer"] = describe(optimizer)
-    if has_own_model:
-        described["model"] = {"name": type(model).__name__}
+    if has_own_model or config.model.name != "mlp":
+        described["model"] = {"name": type(model).__name__ if has_own_model else config.model.name}
     return Parts.make(problem, model, method, config, described)
 
 
@@ -190,7 +197,7 @@ def run(
         say(advice)
     own = [
         *([display] if display else []),
-        *([_recorder(folder), _saver(folder, planned.plan, config)] if folder else []),
+        *([_recorder(folder), _saver(folder, planned.plan, parts)] if folder else []),
         *([_stopper(config.train.stop_at)] if config.train.stop_at else []),
     ]
     try:
@@ -263,9 +270,9 @@ def _recorder(folder: RunFolder) -> Callback:
     return record
 
 
-def _saver(folder: RunFolder, plan: Plan, config: Config) -> Callback:
+def _saver(folder: RunFolder, plan: Plan, parts: Parts) -> Callback:
     """Writes checkpoints, in the background and from time to time."""
-    every = config.checkpoint.every_seconds
+    every = parts.config.checkpoint.every_seconds
     last = time.monotonic()
 
     def save(progress: Progress) -> None:
@@ -273,13 +280,13 @@ def _saver(folder: RunFolder, plan: Plan, config: Config) -> Callback:
         if every is None or time.monotonic() - last < every:
             return
         last = time.monotonic()
-        folder.checkpoint(progress.step, _checkpoint(progress.snapshot, plan))
+        folder.checkpoint(progress.step, _checkpoint(progress.snapshot, plan, parts))
 
     return save
 
 
-def _checkpoint(snapshot: Snapshot, plan: Plan) -> dict[str, Any]:
-    return {"snapshot": snapshot, "plan": pack_plan(plan)}
+def _checkpoint(snapshot: Snapshot, plan: Plan, parts: Parts) -> dict[str, Any]:
+    return {"snapshot": snapshot, "plan": pack_plan(plan), "constants": parts.constants}
 
 
 def _stopper(stop_at: float) -> Callback:
@@ -300,7 +307,7 @@ def _sum_up(
         **records.machine(),
     }
     model = eqx.combine(result.best_theta, parts.objective.frozen)
-    last = _checkpoint(result.snapshot, planned.plan)
+    last = _checkpoint(result.snapshot, planned.plan, parts)
     solution = Solution(model, parts.problem, result.history, summary, parts.described, last)
     if folder is not None:
         solution.folder = folder.finish(solution.write_results)

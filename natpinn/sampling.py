@@ -55,7 +55,7 @@ class Sobol(Sampler):
 class Held(Sampler):
     """The same points of another sampler at every step, whatever the key."""
 
-    sampler: Sampler
+    sampler: Sampler = Uniform()
     seed: int = eqx.field(static=True, default=0)
 
     def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]:

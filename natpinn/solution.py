@@ -15,7 +15,7 @@ from . import checkpoint, records
 from .checkpoint import Checkpoints
 from .config import check_format, lookup_problem, resolve
 from .errors import InputError, NatpinnWarning
-from .models import as_model, split, trainable
+from .models import as_model, numbers
 from .problem import Problem
 from .problems import CATALOGUE
 from .records import RunFolder
@@ -88,7 +88,7 @@ class Solution:
             checkpoints = Checkpoints(path / records.CHECKPOINT)
             checkpoints.start(int(self._checkpoint["snapshot"].state.step), self._checkpoint)
             checkpoints.finish()
-        checkpoint.write(path / records.BEST, trainable(self.model))
+        checkpoint.write(path / records.BEST, numbers(self.model))
         records.write_summary(path, self.summary)
         if self.problem is not None:
             try:
@@ -99,7 +99,9 @@ class Solution:
 
 
 def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> Solution:
-    """A solution from its run folder; `like` is a model of the shape that was trained.
+    """A solution from its run folder; `like` is a model like the one that was trained.
+
+    Its arrays need the same shapes only: what they hold is read, constants too.
 
     Without `like` the model is rebuilt from the configuration; so is a problem of the catalogue.
     Nothing in the folder is run: code of your own is what you pass. A run that was killed has no
@@ -117,8 +119,8 @@ def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> 
             f"{folder} has no summary yet: the run is going on, or was killed, and then `natpinn "
             f"resume {shlex.quote(str(folder))}` goes on with it"
         )
-    theta, frozen = split(as_model(like))
-    model = eqx.combine(checkpoint.read(folder / records.BEST, theta), frozen)
+    like = as_model(like)
+    model = eqx.combine(checkpoint.read(folder / records.BEST, numbers(like)), like)
     if problem is not None:
         _check_fit(model, problem)
     history, summary = records.read_history(folder), records.read_summary(folder)

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .domains import Box, CubeImage, Surface
+from .domains import Box, CubeImage, Surface, WithNormals
 from .errors import InputError
 from .precision import float64
 
@@ -20,6 +20,10 @@ class TimeSpace(CubeImage):
         self.space = space
         if not isinstance(space, CubeImage):
             raise InputError(f"space must be a domain such as Box([0], [1]), got {space!r}")
+        if isinstance(space, WithNormals):
+            raise InputError(
+                "space has no normals: write TimeSpace(start, end, box).boundary.with_normals"
+            )
         if not bool(jnp.isfinite(self.end - self.start)):
             raise InputError(f"time must be finite to be sampled, got {start} and {end}")
         if not bool(self.start < self.end):

@@ -133,8 +133,7 @@ def train(
     snapshot and history; its limits count from its start.
     """
     check_limits(steps, budget)
-    if tracking is not None and not hasattr(optimizer, "damping"):
-        raise InputError("only optimizers with a damping have what can be tracked, as engd_w has")
+    check_tracking(tracking, optimizer)
     if not bool(jax.jit(all_finite)(theta)):
         raise InputError("the model's parameters are not finite before training: mend its start")
     use_compilation_cache()
@@ -273,6 +272,11 @@ def check_limits(steps: int | None, budget: float | None, stop_at: float | None 
         raise InputError(f"budget must be a positive number of seconds, got {budget}")
     if stop_at is not None and not stop_at > 0:
         raise InputError(f"stop_at must be a positive error, got {stop_at}")
+
+
+def check_tracking(tracking: Tracking | None, optimizer: Optimizer) -> None:
+    if tracking is not None and not hasattr(optimizer, "damping"):
+        raise InputError("only optimizers with a damping have what can be tracked, as engd_w has")
 
 
 def at_least_one(name: str, value: int) -> int:

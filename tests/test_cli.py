@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 import natpinn
-from natpinn import cli
+from natpinn import InputError, cli
 
 FIXED, GRID = "--set optimizer.line_search=none", "--set optimizer.line_search=grid"
 SMALL = ["--set", "points.interior=30", "--set", "points.boundary=10", "--steps", "3"]
@@ -59,6 +59,29 @@ def test_solve_writes_a_run_folder_and_says_where(natpinn_command, tmp_path):
     code, _, err = natpinn_command("solve", "--config", config, "--out", "again")
     assert code == 2
     assert "again holds another run" in err
+
+
+def test_commands_at_the_same_time_have_folders_of_their_own(
+    natpinn_command, tmp_path, monkeypatch
+):
+    run, taken = cli.run, []
+
+    def slow(parts, folder, progress):
+        taken.append(folder)
+        if len(taken) == 1:
+            assert natpinn_command("solve", "poisson_2d", *SMALL)[0] == 0
+        return run(parts, folder, progress)
+
+    monkeypatch.setattr(cli, "run", slow)
+    assert natpinn_command("solve", "poisson_2d", "--budget", "inf", *SMALL)[0] == 0
+    assert [folder.name for folder in taken] == ["poisson_2d-auto-1", "poisson_2d-auto-2"]
+
+    def fail(parts, folder, progress):
+        raise InputError("no")
+
+    monkeypatch.setattr(cli, "run", fail)
+    assert natpinn_command("solve", "poisson_2d", *SMALL)[0] == 2
+    assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 def test_dry_run_prints_the_settings_and_writes_nothing(natpinn_command, tmp_path):
@@ -133,7 +156,7 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("poisson_2d --set optimizer.damping=-1", "damping must be above 0"),
         ("poisson_2d --optimizer spring --set optimizer.momentum=1", "momentum must be"),
         ("poisson_2d --optimizer spring --set optimizer.momentum=x", "momentum must be a number"),
-        ("poisson_2d --set points.interior=0", "at least one point"),
+        ("poisson_2d --set points.interior=0", "points must be a whole number from 1, got 0"),
         ("poisson_2d --set points.interior=3.5", "3.5 is not a whole number"),
         ("poisson_2d --set seed=true", "seed"),
         ("poisson_2d --set nonsense", "key=value"),
@@ -148,7 +171,12 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("poisson_2d --optimizer lbfgs --set optimizer.memory_size=none", "memory_size"),
         ("poisson_2d --optimizer hessian_free --set optimizer.curvature=fisher", "ggn"),
         ("poisson_2d --set problem.dimension=0", "whole number from 1"),
-        ("poisson_2d --set model.widths=[0]", "widths must be positive"),
+        ("poisson_2d --set model.widths=[0]", "a width must be a whole number from 1, got 0"),
+        ("poisson_2d --set problem.own=true", "was an object in Python"),
+        (f"poisson_2d --optimizer spring {GRID} --set optimizer.norm_cap=0.001", "norm cap"),
+        ("poisson_2d --set model.name=a:b --set model.widths=[3]", "natpinn's own network"),
+        ("poisson_2d --optimizer adam --track condition_number", "only optimizers with a damping"),
+        ("poisson_2d --devices 700", "700"),
         ("poisson_2d --steps 0", "steps must be at least 1"),
         ("poisson_2d --budget -3", "budget must be"),
         ("poisson_2d --steps many", "--steps"),

@@ -95,6 +95,9 @@ def test_sobol_is_more_even_than_uniform_and_unbiased():
 
 
 def test_held_points_stay():
+    assert (
+        Condition(lambda u, x: u(x), BOX, points=cast(Any, np.int64(7)), sampler=Held()).points == 7
+    )
     sampler = Held(Sobol())
     a, b = (BOX.sample(key, 16, sampler) for key in jax.random.split(KEY))
     np.testing.assert_array_equal(a, b)
@@ -120,7 +123,12 @@ def test_published_scales_are_norms():
         (lambda: Box([0.0], [0.0]), "lower < upper"),
         (lambda: Box([0.0, 1.0], [1.0]), "shapes"),
         (lambda: Box(np.zeros(2, np.float32), np.ones(2, np.float32)), "float32"),
-        (lambda: Box.unit(0), "at least one dimension"),
+        (lambda: Box.unit(0), "dimension must be a whole number from 1, got 0"),
+        (lambda: Box.unit(cast(Any, 2.5)), "got 2.5"),
+        (lambda: BOX.faces(cast(Any, 0)), "unknown face '0'"),
+        (lambda: TimeSpace(0, 1, BOX.boundary.with_normals), r"\.boundary\.with_normals"),
+        (lambda: BOX.boundary | BOX.boundary.with_normals, "no union"),
+        (lambda: Condition(lambda u, x: u(x), BOX, points=True), "got True"),
         (lambda: Box([0.0], [np.inf]), "finite"),
         (lambda: Box(cast(Any, ["a"]), cast(Any, ["b"])), "numbers"),
         (lambda: TimeSpace(0.0, np.inf, BOX), "finite"),
@@ -133,7 +141,7 @@ def test_published_scales_are_norms():
         (lambda: Data(np.zeros((3, 1)), np.zeros(2)), "one value per point"),
         (lambda: Data(np.zeros((3, 1), np.float32), np.zeros(3)), "float32"),
         (lambda: Data(np.full((3, 1), np.nan), np.zeros(3)), "NaN"),
-        (lambda: Condition(lambda u, x: u(x), BOX, points=0), "at least one point"),
+        (lambda: Condition(lambda u, x: u(x), BOX, points=0), "whole number from 1, got 0"),
         (lambda: Condition(lambda u, x: u(x), BOX, weight=-1.0), "positive"),
         (
             lambda: Condition(lambda u, p: u(p[0]), Data(np.zeros((3, 1)), np.zeros(3)), points=4),

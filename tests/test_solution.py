@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -149,6 +150,36 @@ def test_numpy_arrays_in_a_model_are_constants():
     assert not np.array_equal(solution.model.layers[0].weight, model.layers[0].weight)
 
 
+def test_constants_of_a_model_come_back_and_do_not_change(tmp_path):
+    def model(seed):
+        features = FourierFeatures(2, 4, key=jax.random.key(seed))
+        return MLP(2, (6,), key=jax.random.key(1), embedding=features)
+
+    solution = quick(poisson(), model(3), engd_w(1e-3), out=tmp_path / "run")
+    loaded = load(tmp_path / "run", like=model(4), problem=poisson())
+    points = SQUARE.sample(jax.random.key(0), 4)
+    np.testing.assert_array_equal(loaded(points), solution(points))
+    options = {"problem": poisson(), "optimizer": engd_w(1e-3), "steps": 9, "progress": False}
+    with pytest.raises(InputError, match=r"embedding\.frequencies.*other values"):
+        natpinn.resume(tmp_path / "run", model=model(4), **options)
+    assert natpinn.resume(tmp_path / "run", model=model(3), **options).summary["steps"] == 9
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (optax.adam, {"learning_rate": 1e-3, "nesterov": True, "mu_dtype": None}),
+        (optax.adamw, {"learning_rate": 1e-3, "mask": lambda t: jax.tree.map(_is_matrix, t)}),
+        (optax.polyak_sgd, {"max_learning_rate": 0.1}),
+        (optax.lion, {"learning_rate": optax.linear_schedule(1e-3, 0.0, 9)}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_optax_methods_are_optimizers(method, settings):
+    solution = quick(poisson(), optimizer=FirstOrder(method, settings), steps=9)
+    assert solution.history[-1]["loss"] < solution.history[0]["loss"]
+
+
 def test_a_problem_of_ones_own_has_a_model_without_units(tmp_path):
     """Whatever box its points are in."""
     box = Box([0, 100], [1e-3, 300])
@@ -243,7 +274,7 @@ def test_a_system_without_a_solution_says_how_many_values_it_has():
     }
     found = quick(Problem(conditions, widths=(8,), outputs=2), steps=20)
     assert found([0.5, 0.5]).shape == (2,)
-    with pytest.raises(InputError, match="at least one output, got 0"):
+    with pytest.raises(InputError, match="outputs must be a whole number from 1, got 0"):
         Problem(conditions, outputs=0)
 
 
@@ -318,7 +349,7 @@ def test_the_same_seed_gives_the_same_result():
         (lambda: quick(_with_residual(lambda u, x: u(x)[1])), r"MLP with values of shape \(\)"),
         (lambda: quick(_with_residual(lambda u, x: u(x), SQUARE.boundary.with_normals)), "a pair"),
         (lambda: quick(poisson(), points={"interor": 3}), "did you mean 'points.interior'"),
-        (lambda: quick(poisson(), points={"interior": 0}), "at least one point, got 0"),
+        (lambda: quick(poisson(), points={"interior": 0}), "whole number from 1, got 0"),
         (lambda: quick(poisson(), optimizer="sprign"), "did you mean 'spring'"),
         (lambda: quick("poisson5d"), "did you mean 'poisson_5d'"),
         (lambda: quick(poisson(), _float32_model()), "float32"),
@@ -336,6 +367,18 @@ def test_the_same_seed_gives_the_same_result():
             "float32",
         ),
         (lambda: Problem({"a.b": Condition(lambda u, x: u(x), SQUARE)}), "letters"),
+        (lambda: Problem(cast(Any, {1: Condition(lambda u, x: u(x), SQUARE)})), "letters"),
+        (lambda: Problem(_one_condition(), widths=cast(Any, 64)), "list, as in"),
+        (lambda: Problem(_one_condition(), outputs=cast(Any, "2")), "outputs must be a whole"),
+        (lambda: Problem(_one_condition(), evaluation_points=0), "whole number from 1, got 0"),
+        (lambda: MLP(2, cast(Any, (8.0,)), key=jax.random.key(0)), "a width must be a whole"),
+        (lambda: Periodic(cast(Any, 1.0)), "tuple of numbers"),
+        (lambda: FirstOrder(optax.lion, cast(Any, 1e-3)), "settings have names"),
+        (lambda: FirstOrder(cast(Any, "lion"), {}), "a function of optax"),
+        (lambda: natpinn.engd(average=cast(Any, None)), "average must be"),
+        (lambda: natpinn.spring(norm_cap=1e-2, line_search=natpinn.Grid()), "place of a norm cap"),
+        (lambda: natpinn.kfac(momentum=0.9), "momentum from the quadratic model"),
+        (lambda: quick(poisson(), optimizer="adam", track=["condition_number"]), "be tracked"),
         (lambda: Problem({}), "at least one condition"),
         (lambda: Problem(_mixed_dimensions()), "one dimension"),
     ],
@@ -343,6 +386,14 @@ def test_the_same_seed_gives_the_same_result():
 def test_bad_problems_and_models_are_explained(build, message):
     with pytest.raises(InputError, match=message):
         build()
+
+
+def _is_matrix(leaf):
+    return leaf.ndim > 1
+
+
+def _one_condition():
+    return {"interior": Condition(lambda u, x: u(x), SQUARE)}
 
 
 def _with_residual(residual, domain: Domain = SQUARE):

@@ -1,6 +1,7 @@
 """Runs that are killed, interrupted, damaged or out of disk lose nothing."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -19,7 +20,17 @@ import pytest
 
 import natpinn
 import natpinn.signals
-from natpinn import Box, Condition, InputError, NatpinnWarning, Problem, adam, laplacian, solve
+from natpinn import (
+    Box,
+    Condition,
+    InputError,
+    NatpinnWarning,
+    Problem,
+    adam,
+    laplacian,
+    records,
+    solve,
+)
 from natpinn.checkpoint import Checkpoints, DamagedError, latest, named_arrays, steps, write
 from natpinn.records import RunFolder, read_history
 from natpinn.signals import Interrupts
@@ -329,6 +340,19 @@ def test_a_disk_that_stays_full_sends_the_results_elsewhere(small_disk, tmp_path
     assert natpinn.load(solution.folder, problem=tiny()).history == solution.history
 
 
+def test_with_no_room_anywhere_the_solution_is_in_memory(tmp_path, monkeypatch):
+    def refuse():
+        def fail(path, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(records, "replace_text", fail)
+
+    with pytest.warns(NatpinnWarning, match="the result is in memory only"):
+        solution = quick(steps=20, out=tmp_path / "run", callbacks=[on_steps({15: refuse})])
+    assert solution.folder is None
+    assert solution.summary["steps"] == 20
+
+
 def test_a_read_only_disk_is_refused_and_survived(small_disk):
     def remount(how):
         subprocess.run(["mount", "-o", f"remount,{how}", str(small_disk)], check=True)
@@ -494,7 +518,7 @@ def test_running_out_of_memory_names_the_plan_and_the_flag(monkeypatch):
 def test_other_formats_are_refused(tmp_path, number, remedy):
     quick(steps=5, out=tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("format = 3", f"format = {number}"))
+    config.write_text(config.read_text().replace("format = 4", f"format = {number}"))
     for use in (natpinn.load, natpinn.resume):
         with pytest.raises(InputError, match=f"written in format {number}.*{remedy}"):
             use(tmp_path / "run")

@@ -10,9 +10,9 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .. import schedule
+from ..errors import InputError
 from ..models import Theta
 from ..objective import LeastSquares
-from ..schedule import Schedule
 from .base import Optimizer, StepInfo, norm
 
 
@@ -22,10 +22,21 @@ class FirstOrderState(NamedTuple):
 
 
 class FirstOrder(Optimizer[FirstOrderState]):
-    """θ ← θ + method(settings).update(∇L): any optax method, its settings numbers or schedules."""
+    """θ ← θ + method(settings).update(∇L): an optax method that needs the gradient or the loss.
+
+    Its settings are numbers or schedules; flags, names, None and masks are passed on as they are.
+    """
 
     method: Callable[..., optax.GradientTransformation] = eqx.field(static=True)
-    settings: Mapping[str, Schedule | float]
+    settings: Mapping[str, Any]
+
+    def __check_init__(self):
+        if not callable(self.method):
+            raise InputError(f"a method is a function of optax, as optax.lion, got {self.method!r}")
+        if not isinstance(self.settings, Mapping):
+            raise InputError(
+                f"settings have names, as in {{'learning_rate': 1e-3}}, got {self.settings!r}"
+            )
 
     def init(self, theta: Theta) -> FirstOrderState:
         step = jnp.array(0)
@@ -35,8 +46,9 @@ class FirstOrder(Optimizer[FirstOrderState]):
         self, objective: LeastSquares, theta: Theta, state: FirstOrderState, *, key: PRNGKeyArray
     ) -> tuple[Theta, FirstOrderState, StepInfo]:
         loss, gradient = jax.value_and_grad(objective.loss)(theta)
-        transformation = self._transformation(state.step)
-        update, inner = transformation.update(gradient, state.inner, theta)
+        method = optax.with_extra_args_support(self._transformation(state.step))
+        known = {"value": loss, "grad": gradient, "value_fn": objective.loss}
+        update, inner = method.update(gradient, state.inner, theta, **known)
         details = {"update_norm": norm(update)}
         if "learning_rate" in self.settings:
             details["step_size"] = schedule.at(self.settings["learning_rate"], state.step)
@@ -44,7 +56,16 @@ class FirstOrder(Optimizer[FirstOrderState]):
         return optax.apply_updates(theta, update), FirstOrderState(state.step + 1, inner), info
 
     def _transformation(self, step: Int[Array, ""]) -> optax.GradientTransformation:
-        return self.method(**{k: schedule.at(v, step) for k, v in self.settings.items()})
+        return self.method(**{k: _at(k, v, step) for k, v in self.settings.items()})
+
+
+def _at(name: str, value: Any, step: Int[Array, ""]) -> Any:
+    """A number of this step; what is no number and no schedule stays as it is."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if callable(value) and name.endswith(("mask", "fn")):
+        return value
+    return schedule.at(value, step)
 
 
 def sgd(learning_rate: Any = 1e-3, momentum: Any = 0.0) -> FirstOrder:

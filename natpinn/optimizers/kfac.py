@@ -83,6 +83,12 @@ class Kfac(Optimizer[KfacState]):
             raise InputError(
                 f"K-FAC needs a LineSearch or Quadratic(), got {self.line_search!r}: pass an object"
             )
+        is_still = not callable(self.momentum) and float(self.momentum) == 0
+        if isinstance(self.line_search, Quadratic) and not is_still:
+            raise InputError(
+                f"K-FAC takes its momentum from the quadratic model: leave momentum at 0, got "
+                f"{self.momentum}, or give it a learning rate or a line search"
+            )
 
     def init(self, theta: Theta) -> KfacState:
         def start(size: int) -> Float[Array, "m m"]:

@@ -17,6 +17,7 @@ from ..solvers import DampedSolver, Dual, Factorization, Nystrom, Primal, SolveI
 from .base import Demand, Optimizer, StepInfo, norm
 
 DEFAULT_LEARNING_RATE = 0.1
+DEFAULT_NORM_CAP = 1e-3  # of SPRING with a fixed rate
 
 
 class NaturalGradientState(NamedTuple):
@@ -135,11 +136,16 @@ def spring(
     damping: Any = 1e-6,
     momentum: Any = 0.9,
     learning_rate: Any = None,
-    norm_cap: Any = 1e-3,
+    norm_cap: Any = DEFAULT_NORM_CAP,
     line_search: LineSearch | None = None,
 ) -> NaturalGradient:
     """SPRING: momentum in the regulariser; a rate of 0.1 and a cap, or a line search instead."""
     search = choose(learning_rate, line_search, default=Fixed(DEFAULT_LEARNING_RATE))
+    if line_search is not None and norm_cap not in (None, DEFAULT_NORM_CAP):
+        raise InputError(
+            f"a line search takes the place of a norm cap, got both, with norm_cap={norm_cap!r}; "
+            f"NaturalGradient(Dual(), line_search, damping, momentum, norm_cap) has both"
+        )
     cap = norm_cap if line_search is None else None
     return NaturalGradient(Dual(), search, damping, momentum, cap)
 
@@ -159,7 +165,7 @@ def spring_nystrom(
     damping: Any = 1e-6,
     momentum: Any = 0.9,
     learning_rate: Any = None,
-    norm_cap: Any = 1e-3,
+    norm_cap: Any = DEFAULT_NORM_CAP,
     line_search: LineSearch | None = None,
     rank: Any = 0.1,
     variant: str = "gpu",

@@ -23,7 +23,8 @@ class Primal(DampedSolver[Float[Array, "p p"] | None]):
     start_at_identity: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        if isinstance(self.average, str | bool) or not 0 <= self.average < 1:
+        is_number = isinstance(self.average, int | float) and not isinstance(self.average, bool)
+        if not (is_number and 0 <= self.average < 1):
             raise InputError(f"average must be at least 0 and below 1, got {self.average!r}")
         check_flag(self.start_at_identity, "start_at_identity")
 
