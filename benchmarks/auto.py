@@ -38,11 +38,13 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
     "always_older": {},
     "no_fading": {},
     "no_way_back": {},
+    "no_cooling": {},
 }
 CONSTANTS: dict[str, dict[str, float]] = {  # of the rule, which a variant has otherwise
     "always_older": {"AGEING_BACK": -1.0},
     "no_fading": {"FADING": 1.0},
     "no_way_back": {"JUMP": math.inf},
+    "no_cooling": {"ASTRAY": math.inf},
 }
 RULE: Any = importlib.import_module("natpinn.optimizers.auto")
 SMALL: dict[str, dict[str, Any]] = {
@@ -72,7 +74,7 @@ BUILT: dict[Any, Problem] = {}  # one object for all runs, which then share comp
 TUNED = "tuned"  # SPRING with the settings that the paper found
 NAMES = [f"{problem}-{variant}" for problem in SMALL for variant in (TUNED, *VARIANTS)]
 MORE = [f"{problem}-{variant}" for problem in untuned.PROBLEMS for variant in VARIANTS]
-COLUMNS = ("step", "seconds", "loss", "l2_error", "damping", "momentum", "surprise")
+COLUMNS = ("step", "seconds", "loss", "l2_error", "damping", "momentum", "surprise", "heat")
 
 
 def main() -> None:

@@ -219,6 +219,36 @@ def test_a_trend_sees_through_noise():
     assert not Trend.start().is_jump(jnp.array(jnp.nan), 10.0)
 
 
+def test_a_search_that_went_astray_cools_down():
+    """Where the loss has long been many times its lowest; a search that is only hot goes on."""
+
+    def follow(losses):
+        trend = Trend.start()
+        for i, loss in enumerate(losses):
+            trend = trend.follow(jnp.array(float(loss)), jnp.array(float(i)))
+        return trend
+
+    low, high = [1e-3] * 30, [1.0] * 60
+    assert not follow([1.0] * 60 + low + high).is_astray(10.0)  # not long enough
+    assert not follow([1.0] * 9 + low + [5e-3] * 60).is_astray(10.0)
+    astray = follow([1.0] * 9 + low + high)
+    assert astray.is_astray(10.0)
+    assert not astray.forgiven(jnp.array(True)).is_astray(10.0)
+    assert astray.forgiven(jnp.array(False)).is_astray(10.0)
+
+    state = auto().init(THETA)._replace(step=jnp.array(40), trend=astray)
+    for end, is_settling, heat in ((500.0, False, 0.2), (50.0, True, 1.0)):
+        before = state._replace(is_settling=jnp.array(is_settling))
+        _, after, info = auto().until(end).step(OBJECTIVE, THETA, before, key=KEY)
+        assert float(after.heat) == float(info.details["heat"]) == heat
+    dampings = []
+    for heat in (1.0, 0.2):
+        before = auto().init(THETA)._replace(heat=jnp.array(heat))
+        _, after, _ = auto().until(end).step(OBJECTIVE, THETA, before, key=KEY)
+        dampings.append(float(after.damping))
+    assert dampings[1] > dampings[0]
+
+
 def test_the_horizon_is_known_from_steps_or_from_speed():
     assert horizon(0, 0.0, None, 60.0) == np.inf
     assert horizon(0, 0.0, 500, 60.0) == 500

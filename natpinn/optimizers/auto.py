@@ -27,6 +27,8 @@ JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is take
 AGEING_BACK = 2.0  # how much younger a rising loss makes
 LONGEST = 1.0  # of the direction before bias correction, which would be a whole step
 FADING = 0.5  # what is left of the direction, at least, after a step that surprised too much
+ASTRAY = 10.0  # times its lowest, half of the run ago: with such a loss a search cools down
+COOLING = 0.2  # what is left of the surprise that it wants
 STAYS = 0.8  # of the share of a run after which it settles: an end that is estimated may move
 
 
@@ -39,6 +41,7 @@ class AutoState(NamedTuple):
     age: Float[Array, ""]
     trend: Trend
     is_settling: Bool[Array, ""]
+    heat: Float[Array, ""]  # the share of the wanted surprise that a search still wants
 
 
 class Auto(Optimizer[AutoState]):
@@ -49,7 +52,8 @@ class Auto(Optimizer[AutoState]):
     predicted change. A run first searches, with so little damping that steps surprise a lot, which
     learns fast and keeps the loss high. For the last part of a run whose end is known it settles:
     it begins again with much damping and no momentum, and allows for `calm` surprises only. What a
-    direction has from before then fades as far as it surprises, which no damping prevents.
+    direction has from before then fades as far as it surprises, which no damping prevents. A search
+    that has lost its way, as from data with noise, wants much less surprise from then on.
 
     Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that counts steps and goes
     back while the loss rises on fresh batches. The step is a fixed share of the direction, and
@@ -91,7 +95,15 @@ class Auto(Optimizer[AutoState]):
         nothing = jnp.array(0.0)
         searching = jnp.array(False)
         return AutoState(
-            zero, theta, jnp.array(0), nothing, start, nothing, Trend.start(), searching
+            zero,
+            theta,
+            jnp.array(0),
+            nothing,
+            start,
+            nothing,
+            Trend.start(),
+            searching,
+            jnp.array(1.0),
         )
 
     def skip(self, state: AutoState) -> AutoState:
@@ -129,6 +141,9 @@ class Auto(Optimizer[AutoState]):
         is_taken = ~is_lost & jnp.isfinite(surprise)
 
         trend = state.trend.follow(loss, state.age)
+        is_astray = ~state.is_settling & trend.is_astray(ASTRAY)
+        trend = trend.forgiven(is_astray)
+        heat = jnp.where(is_astray, COOLING, 1.0) * state.heat
         age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
         excess = surprise / self._wanted_surprise(state)
         faded = jnp.where(state.is_settling, jnp.clip(excess**-0.5, FADING, 1.0), 1.0)
@@ -141,12 +156,13 @@ class Auto(Optimizer[AutoState]):
             age,
             trend,
             state.is_settling,
+            heat,
         )
         back = jax.tree.map(lambda a, b: jnp.where(is_lost, a, b), state.before, theta)
         theta, new_state = jax.tree.map(
             lambda new, old: jnp.where(is_taken, new, old),
             (reached, followed),
-            (back, self._set_back(state, back, trend)),
+            (back, self._set_back(state, back, trend)._replace(heat=heat)),
         )
         details = {
             "step_size": jnp.where(is_taken, rate, 0.0),
@@ -154,6 +170,7 @@ class Auto(Optimizer[AutoState]):
             "momentum": momentum,
             "update_norm": jnp.where(is_taken, rate * norm(phi), 0.0),
             "surprise": surprise,
+            "heat": heat,
         }
         shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # of where it is back to
         return theta, new_state, StepInfo(shown, details, info.is_recovered)
@@ -194,7 +211,7 @@ class Auto(Optimizer[AutoState]):
 
     def _wanted_surprise(self, state: AutoState) -> Float[Array, ""]:
         searching, settling = (schedule.at(s, state.step) for s in (self.surprise, self.calm))
-        return jnp.where(state.is_settling, settling, searching)
+        return jnp.where(state.is_settling, settling, state.heat * searching)
 
     def _next_damping(
         self, step: Int[Array, ""], used: Float[Array, ""], excess: Float[Array, ""]
@@ -213,6 +230,7 @@ class Auto(Optimizer[AutoState]):
             0.5 * state.age,
             trend,
             state.is_settling,
+            state.heat,
         )
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 SHORTEST = 5.0  # steps that the fast average remembers at least; the slow one four times as many
 FAST, SLOW = 1 / 20, 1 / 5  # of the age that they remember later
+PATIENCE = 20.0  # steps in which no loss is too long ago
 
 
 class Trend(NamedTuple):
@@ -15,10 +16,14 @@ class Trend(NamedTuple):
     fast: Float[Array, ""]
     slow: Float[Array, ""]
     is_started: Bool[Array, ""]
+    lowest: Float[Array, ""]  # of the fast one
+    since: Float[Array, ""]  # steps since then
+    steps: Float[Array, ""]  # all that were followed
 
     @classmethod
     def start(cls) -> "Trend":
-        return cls(jnp.array(0.0), jnp.array(0.0), jnp.array(False))
+        zero = jnp.array(0.0)
+        return cls(zero, zero, jnp.array(False), zero, zero, zero)
 
     def follow(self, loss: Float[Array, ""], age: Float[Array, ""]) -> "Trend":
         """With the loss of a new batch, if it has one; a run of greater age looks further back."""
@@ -30,11 +35,24 @@ class Trend(NamedTuple):
 
         fast = average(self.fast, jnp.maximum(SHORTEST, FAST * age))
         slow = average(self.slow, jnp.maximum(4 * SHORTEST, SLOW * age))
-        return Trend(fast, slow, jnp.array(True))
+        is_lowest = ~self.is_started | (fast < self.lowest)
+        lowest = jnp.where(is_lowest, fast, self.lowest)
+        since = jnp.where(is_lowest, 0.0, self.since + 1)
+        return Trend(fast, slow, jnp.array(True), lowest, since, self.steps + 1)
 
     @property
     def is_rising(self) -> Bool[Array, ""]:
         return self.fast > self.slow
+
+    def is_astray(self, factor: float) -> Bool[Array, ""]:
+        """Whether the loss is so many times its lowest, and that was long ago, half of the run."""
+        is_long_ago = 2 * self.since > self.steps + PATIENCE
+        return is_long_ago & (self.fast > self.lowest + jnp.log(factor))
+
+    def forgiven(self, is_astray: Bool[Array, ""]) -> "Trend":
+        """Where it has gone astray, with the loss of now in place of the lowest."""
+        lowest = jnp.where(is_astray, self.fast, self.lowest)
+        return self._replace(lowest=lowest, since=jnp.where(is_astray, 0.0, self.since))
 
     def is_jump(self, loss: Float[Array, ""], factor: float) -> Bool[Array, ""]:
         """Whether a loss is so many times what it was, or no number at all."""
