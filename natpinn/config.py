@@ -40,8 +40,8 @@ from .train import at_least_one, check_limits
 
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
-FORMAT = 4
-OLDEST_FORMAT = 4  # that can still be read; the ones before were never released
+FORMAT = 5
+OLDEST_FORMAT = 5  # that can still be read; the ones before were never released
 DEFAULT_OPTIMIZER = "auto"
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0

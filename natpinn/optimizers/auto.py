@@ -27,14 +27,15 @@ JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is take
 AGEING_BACK = 2.0  # how much younger a rising loss makes
 LONGEST = 1.0  # of the direction before bias correction, which would be a whole step
 FADING = 0.5  # what is left of the direction, at least, after a step that surprised too much
-ASTRAY = 10.0  # times its lowest, half of the run ago: with such a loss a search cools down
-COOLING = 0.2  # what is left of the surprise that it wants
+ASTRAY = 10.0  # times its lowest loss: a search so far above it, for long or at its end, goes back
+COOLING = 0.2  # what is left then of the surprise that it wants
 STAYS = 0.8  # of the share of a run after which it settles: an end that is estimated may move
 
 
 class AutoState(NamedTuple):
     phi: Theta  # the direction before bias correction
     before: Theta  # the parameters before the last step
+    best: Theta  # those where a search had its lowest loss
     step: Int[Array, ""]
     bias: Float[Array, ""]
     damping: Float[Array, ""]  # relative to the trace of the kernel
@@ -53,7 +54,8 @@ class Auto(Optimizer[AutoState]):
     learns fast and keeps the loss high. For the last part of a run whose end is known it settles:
     it begins again with much damping and no momentum, and allows for `calm` surprises only. What a
     direction has from before then fades as far as it surprises, which no damping prevents. A search
-    that has lost its way, as from data with noise, wants much less surprise from then on.
+    that has lost its way, as from data with noise, goes back to its lowest loss and wants much less
+    surprise from then on.
 
     Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that counts steps and goes
     back while the loss rises on fresh batches. The step is a fixed share of the direction, and
@@ -97,6 +99,7 @@ class Auto(Optimizer[AutoState]):
         return AutoState(
             zero,
             theta,
+            theta,
             jnp.array(0),
             nothing,
             start,
@@ -119,7 +122,7 @@ class Auto(Optimizer[AutoState]):
     def step(
         self, objective: LeastSquares, theta: Theta, state: AutoState, *, key: PRNGKeyArray
     ) -> tuple[Theta, AutoState, StepInfo]:
-        state = self._enter_phase(state)
+        theta, state = self._enter_phase(theta, state)
         linearization = objective.linearize(theta)
         residual = linearization.residual
         loss = 0.5 * jnp.sum(residual**2)
@@ -141,36 +144,32 @@ class Auto(Optimizer[AutoState]):
         is_taken = ~is_lost & jnp.isfinite(surprise)
 
         trend = state.trend.follow(loss, state.age)
-        is_astray = ~state.is_settling & trend.is_astray(ASTRAY)
-        trend = trend.forgiven(is_astray)
-        heat = jnp.where(is_astray, COOLING, 1.0) * state.heat
+        best = _where(trend.is_lowest, theta, state.best)
         age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
         excess = surprise / self._wanted_surprise(state)
         faded = jnp.where(state.is_settling, jnp.clip(excess**-0.5, FADING, 1.0), 1.0)
         followed = AutoState(
             jax.tree.map(lambda leaf: faded * leaf, phi),
             theta,
+            best,
             state.step + 1,
             bias,
             self._next_damping(state.step, info.damping / scale, excess),
             age,
             trend,
             state.is_settling,
-            heat,
+            state.heat,
         )
-        back = jax.tree.map(lambda a, b: jnp.where(is_lost, a, b), state.before, theta)
-        theta, new_state = jax.tree.map(
-            lambda new, old: jnp.where(is_taken, new, old),
-            (reached, followed),
-            (back, self._set_back(state, back, trend)._replace(heat=heat)),
-        )
+        back = _where(is_lost, state.before, theta)
+        set_back = self._set_back(state._replace(best=best, trend=trend), back)
+        theta, new_state = _where(is_taken, (reached, followed), (back, set_back))
         details = {
             "step_size": jnp.where(is_taken, rate, 0.0),
             "damping": info.damping,
             "momentum": momentum,
             "update_norm": jnp.where(is_taken, rate * norm(phi), 0.0),
             "surprise": surprise,
-            "heat": heat,
+            "heat": state.heat,
         }
         shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # of where it is back to
         return theta, new_state, StepInfo(shown, details, info.is_recovered)
@@ -185,19 +184,27 @@ class Auto(Optimizer[AutoState]):
 
         return jax.lax.cond(jnp.isfinite(loss), lambda: jnp.array(True), was_sound)
 
-    def _enter_phase(self, state: AutoState) -> AutoState:
-        """Where a run begins to settle, it has no direction and much damping, but keeps its age."""
+    def _enter_phase(self, theta: Theta, state: AutoState) -> tuple[Theta, AutoState]:
+        """Where a run begins to settle, it has no direction and much damping, but keeps its age.
+
+        So it does where a search went astray, which is cooler and at its lowest loss again.
+        """
         share = schedule.at(self.settle_from, state.step) * jnp.where(state.is_settling, STAYS, 1)
         is_settling = state.step >= share * self.horizon
         begins, ends = is_settling & ~state.is_settling, ~is_settling & state.is_settling
-        trend = jax.tree.map(lambda a, b: jnp.where(ends, a, b), Trend.start(), state.trend)
-        start = jnp.maximum(state.damping, schedule.at(self.damping, state.step))
-        return state._replace(
-            phi=jax.tree.map(lambda leaf: jnp.where(begins, 0.0, leaf), state.phi),
-            bias=jnp.where(begins, 0.0, state.bias),
-            damping=jnp.where(begins, start, state.damping),
-            trend=trend,
+        trend = _where(ends, Trend.start(), state.trend)
+        is_astray = ~is_settling & trend.is_long_above(ASTRAY)
+        goes_back = is_astray | (begins & trend.is_above(ASTRAY))
+        starts = begins | is_astray
+        damping = jnp.maximum(state.damping, schedule.at(self.damping, state.step))
+        return _where(goes_back, state.best, theta), state._replace(
+            phi=jax.tree.map(lambda leaf: jnp.where(starts, 0.0, leaf), state.phi),
+            before=_where(goes_back, state.best, state.before),
+            bias=jnp.where(starts, 0.0, state.bias),
+            damping=jnp.where(starts, damping, state.damping),
+            trend=trend.forgiven(goes_back),
             is_settling=is_settling,
+            heat=jnp.where(is_astray, COOLING, 1.0) * state.heat,
         )
 
     def _momentum(self, state: AutoState) -> Float[Array, ""]:
@@ -219,19 +226,20 @@ class Auto(Optimizer[AutoState]):
         moved = used * jnp.clip(excess**0.5, 1 / DAMPING_FACTOR, DAMPING_FACTOR)
         return jnp.clip(moved, schedule.at(self.least_damping, step), HIGHEST_DAMPING)
 
-    def _set_back(self, state: AutoState, theta: Theta, trend: Trend) -> AutoState:
+    def _set_back(self, state: AutoState, theta: Theta) -> AutoState:
         """Where a step is not taken or taken back: more damping, and no direction."""
-        return AutoState(
-            jax.tree.map(jnp.zeros_like, state.phi),
-            theta,
-            state.step + 1,
-            jnp.zeros_like(state.bias),
-            jnp.minimum(SETBACK * state.damping, HIGHEST_DAMPING),
-            0.5 * state.age,
-            trend,
-            state.is_settling,
-            state.heat,
+        return state._replace(
+            phi=jax.tree.map(jnp.zeros_like, state.phi),
+            before=theta,
+            step=state.step + 1,
+            bias=jnp.zeros_like(state.bias),
+            damping=jnp.minimum(SETBACK * state.damping, HIGHEST_DAMPING),
+            age=0.5 * state.age,
         )
+
+
+def _where(condition: Bool[Array, ""], tree: Any, other: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
 
 
 def auto(

@@ -41,18 +41,25 @@ class Trend(NamedTuple):
         return Trend(fast, slow, jnp.array(True), lowest, since, self.steps + 1)
 
     @property
+    def is_lowest(self) -> Bool[Array, ""]:
+        return self.since == 0
+
+    @property
     def is_rising(self) -> Bool[Array, ""]:
         return self.fast > self.slow
 
-    def is_astray(self, factor: float) -> Bool[Array, ""]:
-        """Whether the loss is so many times its lowest, and that was long ago, half of the run."""
-        is_long_ago = 2 * self.since > self.steps + PATIENCE
-        return is_long_ago & (self.fast > self.lowest + jnp.log(factor))
+    def is_above(self, factor: float) -> Bool[Array, ""]:
+        """Whether the loss is so many times its lowest."""
+        return self.fast > self.lowest + jnp.log(factor)
 
-    def forgiven(self, is_astray: Bool[Array, ""]) -> "Trend":
-        """Where it has gone astray, with the loss of now in place of the lowest."""
-        lowest = jnp.where(is_astray, self.fast, self.lowest)
-        return self._replace(lowest=lowest, since=jnp.where(is_astray, 0.0, self.since))
+    def is_long_above(self, factor: float) -> Bool[Array, ""]:
+        """Whether it is, and the lowest was long ago, half of the run."""
+        return (2 * self.since > self.steps + PATIENCE) & self.is_above(factor)
+
+    def forgiven(self, goes_back: Bool[Array, ""]) -> "Trend":
+        """Where a run goes back to its lowest loss: with the loss of now in place of it."""
+        lowest = jnp.where(goes_back, self.fast, self.lowest)
+        return self._replace(lowest=lowest, since=jnp.where(goes_back, 0.0, self.since))
 
     def is_jump(self, loss: Float[Array, ""], factor: float) -> Bool[Array, ""]:
         """Whether a loss is so many times what it was, or no number at all."""
