@@ -38,13 +38,13 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
     "always_older": {},
     "no_fading": {},
     "no_way_back": {},
-    "no_cooling": {},
+    "no_return": {},
 }
 CONSTANTS: dict[str, dict[str, float]] = {  # of the rule, which a variant has otherwise
     "always_older": {"AGEING_BACK": -1.0},
     "no_fading": {"FADING": 1.0},
     "no_way_back": {"JUMP": math.inf},
-    "no_cooling": {"ASTRAY": math.inf},
+    "no_return": {"ASTRAY": math.inf},
 }
 RULE: Any = importlib.import_module("natpinn.optimizers.auto")
 SMALL: dict[str, dict[str, Any]] = {

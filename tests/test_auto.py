@@ -219,32 +219,74 @@ def test_a_trend_sees_through_noise():
     assert not Trend.start().is_jump(jnp.array(jnp.nan), 10.0)
 
 
-def test_a_search_that_went_astray_cools_down():
-    """Where the loss has long been many times its lowest; a search that is only hot goes on."""
+def _follow(losses):
+    trend = Trend.start()
+    for i, loss in enumerate(losses):
+        trend = trend.follow(jnp.array(float(loss)), jnp.array(float(i)))
+    return trend
 
-    def follow(losses):
-        trend = Trend.start()
-        for i, loss in enumerate(losses):
-            trend = trend.follow(jnp.array(float(loss)), jnp.array(float(i)))
-        return trend
 
-    low, high = [1e-3] * 30, [1.0] * 60
-    assert not follow([1.0] * 60 + low + high).is_astray(10.0)  # not long enough
-    assert not follow([1.0] * 9 + low + [5e-3] * 60).is_astray(10.0)
-    astray = follow([1.0] * 9 + low + high)
-    assert astray.is_astray(10.0)
-    assert not astray.forgiven(jnp.array(True)).is_astray(10.0)
-    assert astray.forgiven(jnp.array(False)).is_astray(10.0)
+LOST = jax.tree.map(lambda leaf: leaf + 0.1, THETA)
+LOSS = float(OBJECTIVE.loss(LOST))
+LOW, HIGH = [1e-3 * LOSS] * 30, [LOSS] * 60
+ASTRAY = _follow(HIGH[:9] + LOW + HIGH)
+RECENT = _follow(HIGH + LOW + HIGH)
 
-    state = auto().init(THETA)._replace(step=jnp.array(40), trend=astray)
-    for end, is_settling, heat in ((500.0, False, 0.2), (50.0, True, 1.0)):
-        before = state._replace(is_settling=jnp.array(is_settling))
-        _, after, info = auto().until(end).step(OBJECTIVE, THETA, before, key=KEY)
-        assert float(after.heat) == float(info.details["heat"]) == heat
+
+def test_a_trend_knows_its_lowest_loss():
+    assert _follow(HIGH[:9] + LOW).is_lowest
+    assert not ASTRAY.is_lowest
+    assert ASTRAY.is_above(10.0)
+    assert ASTRAY.is_long_above(10.0)
+    assert RECENT.is_above(10.0)
+    assert not RECENT.is_long_above(10.0)
+    assert not _follow(HIGH[:9] + LOW + [5e-3 * LOSS] * 60).is_long_above(10.0)
+    assert not ASTRAY.forgiven(jnp.array(True)).is_above(10.0)
+    assert ASTRAY.forgiven(jnp.array(False)).is_long_above(10.0)
+
+
+@pytest.mark.parametrize(
+    ("trend", "end", "was_settling", "goes_back", "heat"),
+    [
+        (ASTRAY, 500.0, False, True, 0.2),  # lost: back, and cooler
+        (RECENT, 500.0, False, False, 1.0),  # hot, but not for long
+        (RECENT, 50.0, False, True, 1.0),  # its search ends far above its lowest loss
+        (ASTRAY, 50.0, True, False, 1.0),  # settles already
+    ],
+)
+def test_a_search_that_lost_its_way_goes_back(trend, end, was_settling, goes_back, heat):
+    optimizer, fresh = auto().until(end), auto().init(THETA)
+    state = fresh._replace(step=jnp.array(40), trend=trend, is_settling=jnp.array(was_settling))
+    hot = state._replace(phi=THETA, bias=jnp.array(1.0), damping=jnp.array(1e-9))
+    theta, after, info = optimizer.step(OBJECTIVE, LOST, hot, key=KEY)
+    at = THETA if goes_back else LOST
+    np.testing.assert_array_equal(ravel_pytree(after.before)[0], ravel_pytree(at)[0])
+    assert float(after.heat) == float(info.details["heat"]) == heat
+    assert (float(after.damping) > 1e-6) == goes_back
+    if goes_back:  # as if it began there
+        begun = state._replace(trend=trend.forgiven(jnp.array(True)), heat=jnp.array(heat))
+        begun_theta, _, _ = optimizer.step(OBJECTIVE, THETA, begun, key=KEY)
+        np.testing.assert_array_equal(ravel_pytree(theta)[0], ravel_pytree(begun_theta)[0])
+
+
+def test_the_lowest_loss_of_a_search_is_remembered():
+    optimizer = auto().until(1e6)
+    theta, state = THETA, optimizer.init(THETA)
+    for _ in range(3):
+        at, (theta, state, _) = theta, optimizer.step(OBJECTIVE, theta, state, key=KEY)
+        assert bool(state.trend.is_lowest)  # on one batch the loss falls
+        np.testing.assert_array_equal(ravel_pytree(state.best)[0], ravel_pytree(at)[0])
+    worse = jax.tree.map(lambda leaf: leaf + 3.0, theta)
+    _, after, _ = optimizer.step(OBJECTIVE, worse, state, key=KEY)
+    assert not bool(after.trend.is_lowest)
+    np.testing.assert_array_equal(ravel_pytree(after.best)[0], ravel_pytree(state.best)[0])
+
+
+def test_a_cooler_search_wants_more_damping():
     dampings = []
     for heat in (1.0, 0.2):
         before = auto().init(THETA)._replace(heat=jnp.array(heat))
-        _, after, _ = auto().until(end).step(OBJECTIVE, THETA, before, key=KEY)
+        _, after, _ = auto().until(500.0).step(OBJECTIVE, THETA, before, key=KEY)
         dampings.append(float(after.damping))
     assert dampings[1] > dampings[0]
 
