@@ -58,8 +58,7 @@ def experiment_run(
     if read.nystrom is not None:
         if seeds or methods:
             raise InputError(f"{file} compares sketches: it has no seeds and no methods")
-        longest = 60.0 * scale
-        found = experiments.compare_sketches(read, out, longest)
+        found = experiments.compare_sketches(read, out, scale)
         print(json.dumps(found, indent=2)) if as_json else print_nystrom(read.title, found)
         return
     planned = experiments.plan(read, out, scale, _seeds(seeds), methods or ())

@@ -28,6 +28,7 @@ from .tuning import check_space, names_code
 TABLES = ("title", "budget", "seeds", "settings", "methods", "search", "nystrom")
 NYSTROM = ("rows", "sketches", "runs", "warm_ups")
 TABLE = "nystrom.json"
+LONGEST = 60.0  # seconds for each row of that table
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,11 @@ def run_all(planned: Sequence[Planned], progress: bool) -> Iterator[tuple[Planne
                 return
 
 
-def compare_sketches(experiment: Experiment, out: Path, longest: float) -> dict[str, Any]:
+def compare_sketches(experiment: Experiment, out: Path, scale: float = 1.0) -> dict[str, Any]:
     """The table of Nyström approximations; rows that are in its file are not measured again."""
     assert experiment.nystrom is not None
     options = experiment.nystrom
-    _check_scale(longest)
+    _check_scale(scale)
     path = out / experiment.name / TABLE
     path.parent.mkdir(parents=True, exist_ok=True)
     found, difference = _measured(path, options)
@@ -172,7 +173,7 @@ def compare_sketches(experiment: Experiment, out: Path, longest: float) -> dict[
         if str(share) in found:
             continue
         found |= bench.bench_nystrom(
-            options["rows"], [share], options["runs"], options["warm_ups"], longest
+            options["rows"], [share], options["runs"], options["warm_ups"], LONGEST * scale
         )
         table = {"sketches": found, **_sizes(options), **records.machine()}
         replace_text(path, json.dumps(table, indent=2) + "\n")

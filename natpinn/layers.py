@@ -88,9 +88,10 @@ class _OuterProducts:
         return Factors(jnp.concatenate(left), jnp.concatenate(right))
 
 
-class LayerFactors(Factors):
+class LayerFactors(eqx.Module):
     """`Factors` of a whole layer, and whether its matrix is used as x @ W, not as W @ x."""
 
+    factors: Factors
     is_transposed: bool = eqx.field(static=True)
 
 
@@ -235,8 +236,7 @@ def _layer_factors(
     if layer.bias is None:
         if any(axis == 0 for axis, _ in trace.multiplied(matrix)[:1]):
             raise _cannot_treat(layer, "without a bias it must be used as W @ x, not as x @ W")
-        factors = gradient.factors()
-        return LayerFactors(factors.cotangents, factors.inputs, False)
+        return LayerFactors(gradient.factors(), False)
 
     bias = parameters[layer.bias]
     beside = trace.multiplied_beside(matrix, bias)
@@ -253,7 +253,7 @@ def _layer_factors(
     ones = [jnp.full(len(p.left), float(has)) for p, has in zip(pairs, has_bias, strict=True)]
     factors = _OuterProducts(pairs).factors()
     inputs = jnp.concatenate([factors.inputs, jnp.concatenate(ones)[:, None]], axis=1)
-    return LayerFactors(factors.cotangents, inputs, is_transposed)
+    return LayerFactors(Factors(factors.cotangents, inputs), is_transposed)
 
 
 def _cannot_treat(layer: DenseLayer, why: str) -> InputError:

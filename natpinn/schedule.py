@@ -6,12 +6,14 @@ new value would compile again.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .errors import InputError
+from .errors import InputError, whole
 from .precision import float64
 
 Schedule = Float[Array, ""] | Callable[[Any], Any]
@@ -39,6 +41,11 @@ def schedule(
 def at(value: Schedule | float, step: Int[Array, ""]) -> Float[Array, ""]:
     """The value that a schedule has at a step, counted from 0."""
     return jnp.asarray(value(step) if callable(value) else value, dtype=jnp.float64)
+
+
+def count(name: str, default: int) -> Any:
+    """The field of a whole number from 1, which is a constant of the compiled program."""
+    return eqx.field(static=True, converter=partial(whole, name=name), default=default)
 
 
 def damping(value: Any) -> Schedule:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import worker
-from .errors import InputError, NatpinnWarning, unknown
+from .errors import InputError, NatpinnWarning, unknown, whole
 from .spaces import Choice, Range, Space, describe
 
 SAMPLERS = ("random", "tpe")
@@ -53,9 +53,7 @@ class Search:
         if self.sampler not in SAMPLERS:
             raise unknown("sampler", self.sampler, SAMPLERS)
         for name, least in (("trials", 1), ("refine", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(f"{name} must be a whole number from {least}, got {value!r}")
+            object.__setattr__(self, name, whole(getattr(self, name), name, least))
         if not self.space:
             raise InputError("a search needs at least one setting to look for")
 

@@ -62,6 +62,7 @@ class Snapshot(NamedTuple):
     best: np.ndarray  # the criterion of the best parameters
     seconds: np.ndarray  # of training alone: no compilation, no evaluation
     compile_seconds: np.ndarray
+    tracking_seconds: np.ndarray  # not counted as training
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,6 @@ class TrainResult:
     history: list[dict[str, float]]
     status: Status
     message: str
-    tracking_seconds: float = 0.0  # not counted as training
 
     @property
     def state(self) -> TrainState:
@@ -110,6 +110,10 @@ class TrainResult:
     @property
     def compile_seconds(self) -> float:
         return float(self.snapshot.compile_seconds)
+
+    @property
+    def tracking_seconds(self) -> float:
+        return float(self.snapshot.tracking_seconds)
 
 
 def train(
@@ -145,7 +149,8 @@ def train(
         (optimizer, batches, evaluation, snapshot.state, snapshot.best_theta), plan
     )
     best, seconds = float(snapshot.best), float(snapshot.seconds)
-    compile_seconds, tracking_seconds = float(snapshot.compile_seconds), 0.0
+    compile_seconds = float(snapshot.compile_seconds)
+    tracking_seconds = float(snapshot.tracking_seconds)
     history = list(history)
 
     def take(count: int, state: TrainState) -> tuple[TrainState, Outcome]:
@@ -177,7 +182,7 @@ def train(
         return record[criterion] < best or best == math.inf  # something is better than nothing
 
     def now() -> Snapshot:
-        numbers = (np.asarray(n) for n in (best, seconds, compile_seconds))
+        numbers = map(np.asarray, (best, seconds, compile_seconds, tracking_seconds))
         return Snapshot(state, best_theta, *numbers)
 
     def report(evaluated: bool) -> bool:
@@ -239,14 +244,14 @@ def train(
     snapshot = on_this_process(now())
     last_is_best = not is_scheduled(step) and is_better(history[-1])
     best_theta = snapshot.state.theta if last_is_best else snapshot.best_theta
-    return TrainResult(snapshot, best_theta, history, status, message, tracking_seconds)
+    return TrainResult(snapshot, best_theta, history, status, message)
 
 
 def begin(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> Snapshot:
     """A run before its first step."""
     nothing = np.asarray(0.0)
     best = np.asarray(math.inf)
-    return Snapshot(start(optimizer, theta, key), copied(theta), best, nothing, nothing)
+    return Snapshot(start(optimizer, theta, key), copied(theta), best, *3 * [nothing])
 
 
 def evaluation_after(step: int) -> int:

@@ -188,8 +188,9 @@ def test_layer_factors_reproduce_gradients_of_systems_and_transposed_layers():
     flat, unravel = ravel_pytree(theta)
     dense = jax.vmap(unravel)(jax.jacrev(lambda v: objective.residual(unravel(v)))(flat))
     leaves = jax.tree.leaves(dense)
-    for layer, factors in zip(layers, found, strict=True):
-        assert factors.is_transposed == (layer.bias is not None)
+    for layer, of_layer in zip(layers, found, strict=True):
+        assert of_layer.is_transposed == (layer.bias is not None)
+        factors = of_layer.factors
         gradient = jnp.einsum("nso,nsi->nio", factors.cotangents, factors.inputs)
         if layer.bias is None:
             gradient = jnp.swapaxes(gradient, 1, 2)  # W @ x: outputs first
@@ -221,8 +222,8 @@ def test_a_bias_belongs_to_the_streams_that_it_is_added_to(name):
     )
     flat, unravel = ravel_pytree(theta)
     dense = jax.vmap(unravel)(jax.jacrev(lambda v: objective.residual(unravel(v)))(flat))
-    for layer, factors in zip(dense.layers, found, strict=True):
-        gradient = jnp.einsum("nso,nsi->noi", factors.cotangents, factors.inputs)
+    for layer, of_layer in zip(dense.layers, found, strict=True):
+        gradient = of_layer.factors.explicit
         np.testing.assert_allclose(gradient[..., :-1], layer.weight, atol=1e-12)
         np.testing.assert_allclose(gradient[..., -1], layer.bias, atol=1e-12)
 
@@ -465,6 +466,7 @@ def test_every_method_goes_through_the_same_loop(name, tmp_path):
     ("build", "message"),
     [
         (lambda: natpinn.lbfgs(memory_size=0), "memory_size"),
+        (lambda: natpinn.lbfgs(line_search_steps=2.5), "a whole number from 1"),  # pyright: ignore
         (lambda: natpinn.hessian_free(curvature="fisher"), "curvature"),
         (lambda: natpinn.hessian_free(damping=-1.0), "damping"),
         (lambda: natpinn.hessian_free(damping=lambda step: 1.0), "damping"),

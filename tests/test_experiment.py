@@ -187,20 +187,20 @@ def test_a_table_of_sketches_is_measured_row_by_row(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(experiment.bench, "bench_nystrom", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
-            experiment.compare_sketches(table, tmp_path, 1.0)
+            experiment.compare_sketches(table, tmp_path)
     assert experiment.sketches_state(table, tmp_path).name == "unfinished"
     path = tmp_path / "table" / "nystrom.json"
     first = json.loads(path.read_text())["sketches"]["0.5"]
-    found = experiment.compare_sketches(table, tmp_path, 1.0)
+    found = experiment.compare_sketches(table, tmp_path)
     assert found["0.5"] == first
     assert found["0.25"]["gpu"]["error"] > found["0.5"]["gpu"]["error"] > 0
     assert experiment.sketches_state(table, tmp_path).name == "finished"
     other = replace(table, nystrom={**(table.nystrom or {}), "runs": 7})
     assert experiment.sketches_state(other, tmp_path).name == "outdated"
     with pytest.raises(InputError, match="was begun with runs = "):
-        experiment.compare_sketches(other, tmp_path, 1.0)
+        experiment.compare_sketches(other, tmp_path)
     with pytest.raises(InputError, match="positive number, got 0"):
         experiment.compare_sketches(table, tmp_path, 0.0)
     path.write_text("{")
     with pytest.raises(InputError, match="remove it, and run again"):
-        experiment.compare_sketches(table, tmp_path, 1.0)
+        experiment.compare_sketches(table, tmp_path)

@@ -244,6 +244,7 @@ def test_effective_dimensions_agree_at_full_rank(trained):
         (lambda: engd_w_nystrom(rank="many"), "rank is"),
         (lambda: ConjugateGradients(0.1, tolerance=0), "tolerance"),
         (lambda: ConjugateGradients(most_iterations=0), "most_iterations"),
+        (lambda: ConjugateGradients(most_iterations=True), "most_iterations"),
         (lambda: ConjugateGradients(-1), "rank is"),
     ],
 )
@@ -252,7 +253,7 @@ def test_bad_settings_are_explained(build, message):
         build()
 
 
-def test_the_spectrum_is_tracked_during_training():
+def test_the_spectrum_is_tracked_during_training(tmp_path):
     sizes = {"interior": 20, "boundary": 10}
     problem = natpinn.problems.get("poisson_2d", points=sizes, widths=(6,))
     options: dict[str, Any] = {"optimizer": natpinn.engd_w(1e-3), "steps": 12, "progress": False}
@@ -269,6 +270,11 @@ def test_the_spectrum_is_tracked_during_training():
     options["optimizer"] = natpinn.adam()
     with pytest.raises(InputError, match="with a damping"):
         natpinn.solve(problem, track=names, **options)
+
+    tracked.save(tmp_path / "run")
+    longer = natpinn.resume(tmp_path / "run", problem, steps=16, progress=False)
+    assert longer.history[-1]["effective_dimension"] > 0
+    assert longer.summary["tracking_seconds"] > tracked.summary["tracking_seconds"]
 
 
 def test_bench_nystrom_compares_the_algorithms():

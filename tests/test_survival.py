@@ -79,8 +79,7 @@ def stored_arrays(folder):
     with ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.restore((folder / "checkpoint" / str(last_step(folder))).absolute())
     arrays = dict(np.load(io.BytesIO(np.asarray(found["npz"]).tobytes()), allow_pickle=False))
-    timing = ("snapshot.seconds", "snapshot.compile_seconds")
-    return {name: array for name, array in arrays.items() if name not in timing}
+    return {name: array for name, array in arrays.items() if not name.endswith("seconds")}
 
 
 def last_step(folder):

@@ -81,18 +81,13 @@ class HessianFree(Optimizer[HessianFreeState]):
     curvature: str = eqx.field(static=True, default="ggn")
     adapt_damping: bool = eqx.field(static=True, default=True)
     backtracks: bool = eqx.field(static=True, default=True)
-    most_iterations: int = eqx.field(static=True, default=250)
+    most_iterations: int = schedule.count("most_iterations", 250)
     tolerance: float = eqx.field(static=True, default=1e-5)  # relative residual
     progress: float = eqx.field(static=True, default=1e-4)  # relative, of the quadratic model
 
     def __check_init__(self):
         if self.curvature not in CURVATURES:
             raise unknown("curvature", str(self.curvature), CURVATURES)
-        whole = isinstance(self.most_iterations, int) and not isinstance(self.most_iterations, bool)
-        if not whole or self.most_iterations < 1:
-            raise InputError(
-                f"most_iterations must be a whole number from 1, got {self.most_iterations!r}"
-            )
         for name in ("adapt_damping", "backtracks"):
             check_flag(getattr(self, name), name)
         for name in ("tolerance", "progress"):

@@ -72,12 +72,9 @@ class Kfac(Optimizer[KfacState]):
     momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)
     average: Schedule = eqx.field(converter=schedule.average, default=0.95)
     start_at_identity: bool = eqx.field(static=True, default=True)
-    refresh_every: int = eqx.field(static=True, default=10)
+    refresh_every: int = schedule.count("refresh_every", 10)
 
     def __check_init__(self):
-        every = self.refresh_every
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise InputError(f"refresh_every must be a whole number from 1, got {every!r}")
         check_flag(self.start_at_identity, "start_at_identity")
         if not isinstance(self.line_search, LineSearch | Quadratic):
             raise InputError(
@@ -190,8 +187,8 @@ def _weighted_moments(
     """Σ z zᵀ / S with the weights of the rows, and Σ g gᵀ, whose g are scaled already."""
 
     def moments(layer: LayerFactors) -> Moments:
-        z, g = layer.inputs, layer.cotangents
-        inputs = jnp.einsum("n,nsi,nsj->ij", weights / layer.streams, z, z)
+        z, g = layer.factors.inputs, layer.factors.cotangents
+        inputs = jnp.einsum("n,nsi,nsj->ij", weights / layer.factors.streams, z, z)
         return Moments(inputs, jnp.einsum("nsi,nsj->ij", g, g))
 
     return [moments(layer) for layer in layers], weights.sum()

@@ -2,13 +2,12 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..errors import InputError
+from .. import schedule
 from ..models import Theta
 from ..objective import LeastSquares
 from .base import Optimizer, StepInfo, dot, norm
@@ -29,14 +28,8 @@ class Lbfgs(Optimizer[LbfgsState]):
     older pairs stay. Where the resulting direction does not descend, the memory is emptied.
     """
 
-    memory_size: int = eqx.field(static=True, default=100)
-    line_search_steps: int = eqx.field(static=True, default=20)
-
-    def __check_init__(self):
-        for name in ("memory_size", "line_search_steps"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number from 1, got {value!r}")
+    memory_size: int = schedule.count("memory_size", 100)
+    line_search_steps: int = schedule.count("line_search_steps", 20)
 
     def init(self, theta: Theta) -> LbfgsState:
         return LbfgsState(self._recursion.init(theta), jnp.array(0.0))

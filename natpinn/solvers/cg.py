@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .. import schedule
 from ..errors import InputError
 from ..models import Theta
 from ..objective import Linearization
@@ -25,13 +26,11 @@ class ConjugateGradients(DampedSolver[None]):
 
     rank: Rank | None = eqx.field(static=True, default=None)
     tolerance: float = eqx.field(static=True, default=1e-10)
-    most_iterations: int = eqx.field(static=True, default=500)
+    most_iterations: int = schedule.count("most_iterations", 500)
 
     def __check_init__(self):
         if not 0 < self.tolerance < 1:
             raise InputError(f"tolerance must be between 0 and 1, got {self.tolerance!r}")
-        if self.most_iterations < 1:
-            raise InputError(f"most_iterations must be at least 1, got {self.most_iterations!r}")
         if self.rank is not None:
             check_rank(self.rank)
 
