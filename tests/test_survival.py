@@ -32,6 +32,7 @@ from natpinn import (
     solve,
 )
 from natpinn.checkpoint import Checkpoints, DamagedError, latest, named_arrays, steps, write
+from natpinn.config import FORMAT
 from natpinn.records import RunFolder, read_history
 from natpinn.signals import Interrupts
 
@@ -517,7 +518,7 @@ def test_running_out_of_memory_names_the_plan_and_the_flag(monkeypatch):
 def test_other_formats_are_refused(tmp_path, number, remedy):
     quick(steps=5, out=tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("format = 4", f"format = {number}"))
+    config.write_text(config.read_text().replace(f"format = {FORMAT}", f"format = {number}"))
     for use in (natpinn.load, natpinn.resume):
         with pytest.raises(InputError, match=f"written in format {number}.*{remedy}"):
             use(tmp_path / "run")
