@@ -80,7 +80,8 @@ def stored_arrays(folder):
     with ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.restore((folder / "checkpoint" / str(last_step(folder))).absolute())
     arrays = dict(np.load(io.BytesIO(np.asarray(found["npz"]).tobytes()), allow_pickle=False))
-    return {name: array for name, array in arrays.items() if not name.endswith("seconds")}
+    timing = [f"snapshot.{kind}seconds" for kind in ("", "compile_", "tracking_")]
+    return {name: array for name, array in arrays.items() if name not in timing}
 
 
 def last_step(folder):
