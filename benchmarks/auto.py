@@ -21,9 +21,9 @@ import lines
 import untuned
 
 import natpinn
-from natpinn import config
-from natpinn.problem import Problem
-from natpinn.settings import flatten
+from natpinn.problems.problem import Problem
+from natpinn.runs.resolve import resolve
+from natpinn.runs.settings import flatten
 
 VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
     "auto": {},
@@ -118,7 +118,7 @@ def solve_paper(name: str, seed: int, is_small: bool, ends: dict[str, Any]) -> l
     optimizer = {"name": "spring"} if variant == TUNED else {"name": "auto", **VARIANTS[variant]}
     given = flatten({"optimizer": optimizer})
     sizes = flatten(SMALL[problem]) if is_small else {}
-    settings = config.resolve({"problem.name": problem, "seed": seed, **sizes, **given})
+    settings = resolve({"problem.name": problem, "seed": seed, **sizes, **given})
     described = (problem, tuple(settings.points.items()))
     if described not in BUILT:
         BUILT[described] = settings.build_problem()

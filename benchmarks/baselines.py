@@ -9,7 +9,7 @@ run at a time: two have half the speed each.
 
 import lines
 
-from natpinn import config
+from natpinn.runs.resolve import resolve
 
 DECAY = {"schedule": "cosine_decay_schedule", "init_value": 1e-3, "decay_steps": 200_000}
 METHODS = {
@@ -42,7 +42,7 @@ def main() -> None:
 
 def solve(name: str, budget: float) -> lines.Record:
     problem, method = name.split("-")
-    settings = config.resolve({"problem.name": problem, **METHODS[method]})
+    settings = resolve({"problem.name": problem, **METHODS[method]})
     columns = ("step", "seconds", "loss", "l2_error", "step_size")
     return lines.solve_settings(name, columns, settings, budget=budget)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import natpinn
-from natpinn.config import Config
-from natpinn.problem import Problem
-from natpinn.run import model_key
+from natpinn.problems.problem import Problem
+from natpinn.runs.config import Config
+from natpinn.runs.run import model_key
 
 Record = dict[str, Any]
 

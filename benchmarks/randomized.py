@@ -15,7 +15,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 import natpinn
-from natpinn.optimizers import engd_w, engd_w_nystrom
+from natpinn.optimizers.presets import engd_w, engd_w_nystrom
 
 DAMPING = 3.1732122998048178e-12  # of the paper's best run of ENGD-W
 OPTIMIZERS = {

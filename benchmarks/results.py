@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from natpinn.report import collect, read_published
-from natpinn.report.runs import COLUMNS, ERRORS, Curve, Run
+from natpinn.report.runs import COLUMNS, ERRORS, Curve, Run, collect, read_published
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 RUNS, CURVES, PUBLISHED = (RESULTS / f"{n}.csv" for n in ("runs", "curves", "published"))

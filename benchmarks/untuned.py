@@ -16,7 +16,7 @@ import jax
 import lines
 
 import natpinn
-from natpinn.run import model_key
+from natpinn.runs.run import model_key
 
 METHODS: dict[str, dict[str, Any]] = {
     "auto": {},

@@ -1,9 +1,7 @@
 """What natpinn raises when an input cannot work, and how it suggests the right one."""
 
 import difflib
-import operator
 from collections.abc import Iterable
-from typing import Any
 
 
 class InputError(ValueError):
@@ -12,23 +10,6 @@ class InputError(ValueError):
 
 class NatpinnWarning(UserWarning):
     """Something went wrong, and the run goes on."""
-
-
-def check_flag(value: object, name: str) -> None:
-    """The text "False" would count as true."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name} is true or false, got {value!r}")
-
-
-def whole(value: Any, name: str, least: int = 1) -> int:
-    """A whole number, Python's or NumPy's; True is none."""
-    try:
-        found = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        found = None
-    if found is None or found < least:
-        raise InputError(f"{name} must be a whole number from {least}, got {value!r}")
-    return found
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

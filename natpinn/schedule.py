@@ -13,8 +13,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .errors import InputError, whole
-from .precision import float64
+from .checks import float64, whole
+from .errors import InputError
 
 Schedule = Float[Array, ""] | Callable[[Any], Any]
 

@@ -1,7 +1,5 @@
 """The optimizer that sets its own damping, momentum and step size."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +7,14 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from natpinn import Box, Condition, InputError, Nystrom, Problem, auto, laplacian, solve, train
-from natpinn.optimizers import Auto
+from natpinn.optimizers.auto import Auto
 from natpinn.optimizers.trend import Trend
-from natpinn.solvers import Dual, Primal, Smaller
-from natpinn.steps import Batches
-from natpinn.train import horizon
+from natpinn.solvers.dual import Dual
+from natpinn.solvers.primal import Primal
+from natpinn.solvers.smaller import Smaller
+from natpinn.training import loop
+from natpinn.training.limits import horizon
+from natpinn.training.steps import Batches
 
 KEY = jax.random.key(0)
 
@@ -300,7 +301,7 @@ def test_the_horizon_is_known_from_steps_or_from_speed():
 
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(monkeypatch):
     whole = run(auto(), steps=30)
-    monkeypatch.setattr(sys.modules["natpinn.train"], "SECONDS_PER_CALL", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 0.0)
     first = run(auto(), steps=30, callbacks=[lambda progress: progress.step >= 12])
     rest = run(auto(), steps=30, resume=first.snapshot, history=first.history)
     one, other = (ravel_pytree(r.state.theta)[0] for r in (whole, rest))

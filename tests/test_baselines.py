@@ -14,8 +14,8 @@ from jax.flatten_util import ravel_pytree
 
 import natpinn
 from natpinn import Box, Condition, Fixed, InputError, Problem, laplacian, partial
-from natpinn.layers import dense_layers
-from natpinn.objective import LeastSquares
+from natpinn.least_squares.factoring import dense_layers
+from natpinn.least_squares.objective import LeastSquares
 from natpinn.optimizers.hessian_free import CURVATURES, HessianFree
 from natpinn.optimizers.kfac import (
     Kfac,
@@ -26,7 +26,7 @@ from natpinn.optimizers.kfac import (
     minimize_model,
     precondition,
 )
-from natpinn.steps import Batches, start
+from natpinn.training.steps import Batches, start
 
 KEY = jax.random.key(0)
 

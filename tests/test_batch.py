@@ -5,20 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natpinn import (
-    Box,
-    Condition,
-    Data,
-    Problem,
-    adam,
-    auto,
-    batch,
-    laplacian,
-    memory,
-    resume,
-    sizes,
-    solve,
-)
+from natpinn import Box, Condition, Data, Problem, adam, auto, laplacian, memory, resume, solve
+from natpinn.planning import batch_size as batch
+from natpinn.planning import size as sizes
 
 KEY = jax.random.key(0)
 

@@ -6,7 +6,9 @@ import tomllib
 import pytest
 
 import natpinn
-from natpinn import InputError, cli
+from natpinn import InputError
+from natpinn.cli import solve as solve_command
+from natpinn.cli.app import main
 
 FIXED, GRID = "--set optimizer.line_search=none", "--set optimizer.line_search=grid"
 SMALL = ["--set", "points.interior=30", "--set", "points.boundary=10", "--steps", "3"]
@@ -21,7 +23,7 @@ def natpinn_command(capsys, monkeypatch, tmp_path):
         monkeypatch.setattr("sys.argv", ["natpinn", *map(str, arguments)])
         code = 0
         try:
-            cli.main()
+            main()
         except SystemExit as stop:
             code = stop.code
         return code, *capsys.readouterr()
@@ -64,7 +66,7 @@ def test_solve_writes_a_run_folder_and_says_where(natpinn_command, tmp_path):
 def test_commands_at_the_same_time_have_folders_of_their_own(
     natpinn_command, tmp_path, monkeypatch
 ):
-    run, taken = cli.run, []
+    run, taken = solve_command.run, []
 
     def slow(parts, folder, progress):
         taken.append(folder)
@@ -72,14 +74,14 @@ def test_commands_at_the_same_time_have_folders_of_their_own(
             assert natpinn_command("solve", "poisson_2d", *SMALL)[0] == 0
         return run(parts, folder, progress)
 
-    monkeypatch.setattr(cli, "run", slow)
+    monkeypatch.setattr(solve_command, "run", slow)
     assert natpinn_command("solve", "poisson_2d", "--budget", "inf", *SMALL)[0] == 0
     assert [folder.name for folder in taken] == ["poisson_2d-auto-1", "poisson_2d-auto-2"]
 
     def fail(parts, folder, progress):
         raise InputError("no")
 
-    monkeypatch.setattr(cli, "run", fail)
+    monkeypatch.setattr(solve_command, "run", fail)
     assert natpinn_command("solve", "poisson_2d", *SMALL)[0] == 2
     assert len(list((tmp_path / "runs").iterdir())) == 2
 

@@ -14,13 +14,14 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import natpinn
-from natpinn import InputError, cluster, engd_w, spring, train
-from natpinn.diagnostics import kernel_spectrum
-from natpinn.models import parameter_count
-from natpinn.optimizers import hessian_free, kfac
-from natpinn.plan import Plan, make_mesh
-from natpinn.resources import program_bytes
-from natpinn.steps import Batches, start
+from natpinn import InputError, engd_w, hessian_free, kfac, spring, train
+from natpinn.models.theta import parameter_count
+from natpinn.parallel import processes as cluster
+from natpinn.parallel.devices import make_mesh
+from natpinn.parallel.plan import Plan
+from natpinn.planning.planned import program_bytes
+from natpinn.training.spectrum import kernel_spectrum
+from natpinn.training.steps import Batches, start
 
 KEY = jax.random.key(0)
 POINTS = {"interior": 37, "boundary": 13}  # neither divides by eight

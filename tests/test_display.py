@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from natpinn.display import Display, describe, show_duration
-from natpinn.train import Progress, Snapshot
+from natpinn.runs.display import Display, describe, show_duration
+from natpinn.training.loop import Progress, Snapshot
 
 
 def progress(step, seconds, steps=None, budget=None):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import natpinn
-import natpinn.models
-from natpinn import cli
+import natpinn.models.theta
+from natpinn.cli.app import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,7 +32,7 @@ def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
     inverse, solutions = re.findall(r"```python\n(.*?)```", text, re.S)
     names: dict[str, Any] = {}
     exec(inverse, names)
-    assert natpinn.models.parameter_count(names["model"]) == 32 * 3 + 32 * 33 + 33 + 1
+    assert natpinn.models.theta.parameter_count(names["model"]) == 32 * 3 + 32 * 33 + 33 + 1
 
     square = natpinn.Box.unit(2)
     residual = natpinn.Condition(lambda u, x: natpinn.laplacian(u)(x) - 1, square, points=20)
@@ -55,7 +55,7 @@ def test_documented_commands_are_valid(command, monkeypatch, capsys):
     assert not re.search(r"[\[{*]", re.sub(r"'[^']*'", "", command)), "for shells to expand"
     arguments = [a for a in shlex.split(command)[1:] if a != "--dry-run"]
     monkeypatch.setattr("sys.argv", ["natpinn", *arguments, "--dry-run"])
-    cli.main()
+    main()
     assert "[optimizer]" in capsys.readouterr().out
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from natpinn import InputError, cli, experiment, records
-from natpinn.settings import flatten, read_file
+from natpinn import InputError
+from natpinn.cli.app import main
+from natpinn.runs.records import METRICS, read_history
+from natpinn.runs.settings import flatten, read_file
+from natpinn.search import experiment
 
 FILES = sorted((Path(__file__).parent.parent / "experiments").glob("*.toml"))
 SMALL = """
@@ -74,15 +77,15 @@ def test_what_is_done_is_not_run_again_and_what_is_short_goes_on(small, tmp_path
     states = [state.name for _, state in experiment.run_all(half, progress=False)]
     assert states == ["finished", "finished"]
     folder = tmp_path / "small" / "spring-0"
-    first = records.read_history(folder)
-    written = (folder / records.METRICS).stat().st_mtime_ns
+    first = read_history(folder)
+    written = (folder / METRICS).stat().st_mtime_ns
     list(experiment.run_all(half, progress=False))
-    assert (folder / records.METRICS).stat().st_mtime_ns == written
+    assert (folder / METRICS).stat().st_mtime_ns == written
 
     whole = experiment.plan(read, tmp_path, methods=["spring"])
     assert whole[0].state().name == "unfinished"
     assert [state.name for _, state in experiment.run_all(whole, progress=False)] == ["finished"]
-    longer = records.read_history(folder)
+    longer = read_history(folder)
     shared = [r for r in first[:-1] if r in longer]
     assert shared == first[:-1]
     assert longer[-1]["seconds"] >= 0.6 > first[-1]["seconds"]
@@ -153,7 +156,7 @@ def test_the_commands(small, tmp_path, monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["natpinn", "experiment", *map(str, arguments)])
-        cli.main()
+        main()
         return capsys.readouterr().out
 
     short = ("--budget-scale", "0.2")
@@ -177,7 +180,7 @@ def test_a_table_of_sketches_is_measured_row_by_row(tmp_path, monkeypatch):
     (tmp_path / "table.toml").write_text(TABLE)
     table = experiment.read(tmp_path / "table.toml")
     assert experiment.sketches_state(table, tmp_path).name == "missing"
-    honest = experiment.bench.bench_nystrom
+    honest = experiment.compare_algorithms
 
     def stop_at_the_second(rows, shares, *options):
         if shares == [0.25]:
@@ -185,7 +188,7 @@ def test_a_table_of_sketches_is_measured_row_by_row(tmp_path, monkeypatch):
         return honest(rows, shares, *options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment.bench, "bench_nystrom", stop_at_the_second)
+        patch.setattr(experiment, "compare_algorithms", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             experiment.compare_sketches(table, tmp_path)
     assert experiment.sketches_state(table, tmp_path).name == "unfinished"

@@ -13,9 +13,9 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from natpinn import cli
-from natpinn.config import OPTIMIZERS
-from natpinn.problems import CATALOGUE
+from natpinn.cli.app import main
+from natpinn.problems.catalogue import CATALOGUE
+from natpinn.runs.names import OPTIMIZERS
 
 EXAMPLES = int(os.environ.get("NATPINN_FUZZ", "120"))  # `make fuzz` wants a thousand
 RUNS = int(os.environ.get("NATPINN_FUZZ_RUNS", "4"))  # and fifty
@@ -92,7 +92,7 @@ def command(arguments):
         contextlib.redirect_stderr(err),
     ):
         try:
-            cli.main()
+            main()
         except SystemExit as stop:
             code = stop.code
     return code, out.getvalue(), err.getvalue()

@@ -7,32 +7,19 @@ import natpinn
 
 PACKAGE = Path(natpinn.__file__).parent
 
-# Every module may import from the layers above its own, and from its own.
+# Every module may import from the layers above its own, and from its own folder.
 LAYERS = [
-    {"errors", "programs", "worker"},
-    {"precision", "settings", "cluster", "memory", "signals"},
-    {"sampling", "operators", "schedule", "models", "layers"},
-    {"domains", "plan", "spaces"},
-    {"kernel"},
-    {"condition", "spacetime"},
-    {"objective"},
-    {"problem", "solvers", "line_search"},
-    {"problems"},
+    {"errors"},
+    {"checks", "machine", "memory", "programs"},
+    {"schedule", "models", "domains", "parallel"},
+    {"equations"},
+    {"least_squares"},
+    {"problems", "solvers"},
     {"optimizers"},
-    {"checkpoint", "sizes"},
-    {"planner", "steps", "records"},
-    {"diagnostics"},
-    {"train"},
-    {"resources", "trackers"},
-    {"display", "config", "bench", "study", "batch"},
-    {"report"},
-    {"solution"},
-    {"run"},
-    {"resume", "cli_bench"},
-    {"tuning", "cli_report"},
-    {"experiment"},
-    {"cli_tune"},
-    {"cli_experiment"},
+    {"training"},
+    {"planning", "pictures"},
+    {"runs", "bench"},
+    {"search", "report"},
     {"cli"},
     {"__main__"},
 ]
@@ -74,8 +61,8 @@ def test_imports_go_one_way():
 
 
 def test_problems_and_optimizers_do_not_know_each_other():
-    equations = {"problem", "problems", "condition", "domains", "operators"}
-    methods = {"optimizers", "solvers", "line_search"}
+    equations = {"problems", "equations", "domains"}
+    methods = {"optimizers", "solvers"}
     for path in FILES:
         if module_name(path) in equations:
             assert not imported_modules(path) & methods, path

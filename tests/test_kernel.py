@@ -15,12 +15,13 @@ from natpinn import (
     Linearization,
     Problem,
     engd_w,
-    kernel,
     laplacian,
     value_gradient_laplacian,
 )
-from natpinn.layers import Factors, factored
-from natpinn.plan import Plan, make_mesh
+from natpinn.least_squares import kernel
+from natpinn.least_squares.factoring import Factors, factored
+from natpinn.parallel.devices import make_mesh
+from natpinn.parallel.plan import Plan
 
 KEY = jax.random.key(0)
 WIDE = (90, 70)  # wide enough that factors are kept: 90 · 70 is more than a small leaf

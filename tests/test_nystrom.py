@@ -21,7 +21,7 @@ from natpinn import (
     engd_w_nystrom,
     spring_nystrom,
 )
-from natpinn.bench import bench_nystrom
+from natpinn.bench.sketches import compare_algorithms
 from natpinn.solvers.cg import conjugate_gradients
 from natpinn.solvers.ladder import Ladder
 from natpinn.solvers.ladder import start as start_ladder
@@ -279,7 +279,7 @@ def test_the_spectrum_is_tracked_during_training(tmp_path):
 
 
 def test_bench_nystrom_compares_the_algorithms():
-    for name, row in bench_nystrom(60, [0.2, 0.5], runs=2, warm_ups=1).items():
+    for name, row in compare_algorithms(60, [0.2, 0.5], runs=2, warm_ups=1).items():
         assert row["gpu"]["seconds"] > 0
         assert row["gpu"]["peak_memory_bytes"] > 0
         assert row["gpu"]["error"] == pytest.approx(row["standard"]["error"], rel=0.5)

@@ -13,23 +13,25 @@ from natpinn import (
     InputError,
     adam,
     auto,
-    cluster,
     engd,
     engd_w,
+    hessian_free,
+    kfac,
     memory,
-    planner,
-    resources,
     spring,
     train,
 )
-from natpinn.line_search import descend
 from natpinn.memory import free_bytes, parse_bytes, show_bytes, used_bytes
-from natpinn.models import parameter_count
-from natpinn.optimizers import hessian_free, kfac
-from natpinn.plan import Plan
-from natpinn.planner import choose, peak
-from natpinn.resources import plan_step, program_bytes
-from natpinn.sizes import linearize_flops, size_of, system_flops
+from natpinn.models.theta import parameter_count
+from natpinn.optimizers.line_search import descend
+from natpinn.parallel import processes as cluster
+from natpinn.parallel.plan import Plan
+from natpinn.planning import fit as planner
+from natpinn.planning import planned as planned_module
+from natpinn.planning.explain import explain
+from natpinn.planning.fit import choose, peak
+from natpinn.planning.planned import plan_step, program_bytes, step_memory
+from natpinn.planning.size import linearize_flops, size_of, system_flops
 
 KEY = jax.random.key(0)
 
@@ -62,8 +64,8 @@ def test_a_tighter_limit_holds_less_and_computes_more():
 
 def test_all_processes_plan_for_the_memory_of_the_first(monkeypatch):
     monkeypatch.setattr(cluster, "from_first", lambda own: dict.fromkeys(own, 2_000_000))
-    assert resources.step_memory(None) == 2_000_000
-    assert resources.step_memory(5_000_000) == 3_000_000
+    assert step_memory(None) == 2_000_000
+    assert step_memory(5_000_000) == 3_000_000
 
 
 @pytest.mark.parametrize("share", [0.7, 0.5])
@@ -81,7 +83,7 @@ def test_the_program_decides_where_the_prediction_is_too_low(monkeypatch):
     limit = int(0.8 * program_bytes(objective, theta, spring()))
     honest = planner.phases
     monkeypatch.setattr(planner, "phases", lambda *a: {k: v // 3 for k, v in honest(*a).items()})
-    monkeypatch.setattr(resources, "WORTH_CHECKING", 0.0)
+    monkeypatch.setattr(planned_module, "WORTH_CHECKING", 0.0)
     monkeypatch.setattr(memory, "used_bytes", lambda: 0)
     planned = plan_step(objective, theta, spring(), limit)
     assert planned.compiled is not None
@@ -114,7 +116,7 @@ def test_with_more_rows_than_parameters_a_gramian_is_planned_for(share, monkeypa
     assert planned.compiled is not None
     assert planned.compiled <= int(share * whole)
     assert linearize_flops(size, planned.plan) == linearize_flops(size, Plan())
-    assert "for the Gramian" in resources.explain(planned)
+    assert "for the Gramian" in explain(planned)
     few, *_ = setup(widths=(16, 16), interior=40, boundary=10)
     assert not size_of(few, theta, auto()).is_primal
 

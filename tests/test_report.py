@@ -12,9 +12,12 @@ import pytest
 import tomli_w
 from PIL import Image
 
-from natpinn import InputError, cli, records
-from natpinn.report import collect, draw_curves, read_published, write_report
-from natpinn.report.runs import by_problem
+from natpinn import InputError
+from natpinn.cli.app import main
+from natpinn.report.curves import draw_curves
+from natpinn.report.html import write_report
+from natpinn.report.runs import by_problem, collect, read_published
+from natpinn.runs.records import CONFIG, METRICS, PICTURE, SUMMARY
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed")
@@ -29,7 +32,7 @@ def write_run(folder, problem="poisson_2d", optimizer="spring", seed=0, rate=1.0
         "optimizer": {"name": optimizer, "damping": 1e-6, "norm_cap": "none"},
         "points": {"interior": 30, "boundary": 10},
     }
-    (folder / records.CONFIG).write_text(tomli_w.dumps(config))
+    (folder / CONFIG).write_text(tomli_w.dumps(config))
     lines = []
     for step in range(steps):
         error = rate * 1e-2 / (1 + step) ** 2
@@ -37,9 +40,9 @@ def write_run(folder, problem="poisson_2d", optimizer="spring", seed=0, rate=1.0
         if optimizer == "engd_w" and step % 5 == 4:  # as with track.every=5
             record["effective_dimension"] = 40 - step / 2
         lines.append(json.dumps(record) + "\n")
-    (folder / records.METRICS).write_text("".join(lines))
+    (folder / METRICS).write_text("".join(lines))
     summary = {"status": "finished", "peak_memory_bytes": 10**8, "device": "cpu (cpu)"}
-    (folder / records.SUMMARY).write_text(json.dumps(summary))
+    (folder / SUMMARY).write_text(json.dumps(summary))
     return folder
 
 
@@ -50,14 +53,14 @@ def runs(tmp_path):
     for seed in (0, 1):
         write_run(root / f"spring-{seed}", seed=seed, rate=1 + seed)
     write_run(root / "engd_w-0", optimizer="engd_w", rate=5)
-    Image.new("RGB", (40, 20), "red").save(root / "engd_w-0" / records.PICTURE)
+    Image.new("RGB", (40, 20), "red").save(root / "engd_w-0" / PICTURE)
     write_run(root / "heat-0", problem="heat_4d")
     cut = write_run(root / "adam-0", optimizer="adam", rate=30, steps=7)
-    (cut / records.SUMMARY).unlink()
-    with (cut / records.METRICS).open("a") as file:
+    (cut / SUMMARY).unlink()
+    with (cut / METRICS).open("a") as file:
         file.write('{"step": 8, "seco')
     broken = write_run(root / "broken-0")
-    (broken / records.CONFIG).write_text("not = [toml")
+    (broken / CONFIG).write_text("not = [toml")
     return root
 
 
@@ -138,8 +141,8 @@ def test_problems_of_other_dimensions_and_own_code_are_told_apart(tmp_path):
         ]
     ):
         folder = write_run(tmp_path / f"r-{i}")
-        config = tomllib.loads((folder / records.CONFIG).read_text()) | {"problem": problem}
-        (folder / records.CONFIG).write_text(tomli_w.dumps(config))
+        config = tomllib.loads((folder / CONFIG).read_text()) | {"problem": problem}
+        (folder / CONFIG).write_text(tomli_w.dumps(config))
     found, _ = collect([tmp_path])
     names = [run.problem for run in found]
     assert names == ["heat_4d", "heat_10d", "mine", "mine:problem", "wave_2d"]
@@ -150,13 +153,13 @@ def test_problems_of_other_dimensions_and_own_code_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        (records.METRICS, '{"step": 0, "loss": 1.0, "l2_error": 1.0}\n'),
-        (records.METRICS, '{"step": 0, "seconds": "x", "loss": 1.0, "l2_error": 1.0}\n'),
-        (records.METRICS, '{"step": 0, "seconds": 1, "loss": 1.0}\n'),
-        (records.METRICS, ""),
-        (records.CONFIG, 'seed = "x"'),
-        (records.CONFIG, 'points = { interior = "x" }'),
-        (records.SUMMARY, "[]"),
+        (METRICS, '{"step": 0, "loss": 1.0, "l2_error": 1.0}\n'),
+        (METRICS, '{"step": 0, "seconds": "x", "loss": 1.0, "l2_error": 1.0}\n'),
+        (METRICS, '{"step": 0, "seconds": 1, "loss": 1.0}\n'),
+        (METRICS, ""),
+        (CONFIG, 'seed = "x"'),
+        (CONFIG, 'points = { interior = "x" }'),
+        (SUMMARY, "[]"),
     ],
 )
 def test_damaged_runs_are_left_out(runs, file, content):
@@ -295,7 +298,7 @@ def test_the_commands(runs, tmp_path, monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["natpinn", *map(str, arguments)])
-        cli.main()
+        main()
         return capsys.readouterr()
 
     out, err = run("report", runs, "-o", "page.html")

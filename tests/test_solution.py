@@ -35,7 +35,7 @@ from natpinn import (
     partial,
     solve,
 )
-from natpinn.run import describe
+from natpinn.runs.run import describe
 
 SQUARE = Box.unit(2)
 
@@ -300,7 +300,7 @@ def test_a_picture_of_a_union_leaves_out_what_is_not_in_it(tmp_path, monkeypatch
     conditions = {"inside": Condition(lambda u, x: u(x) - wave(x), corner, points=20)}
     shown = []
     monkeypatch.setattr(
-        "natpinn.report.picture._map", lambda figure, axis, values, *rest: shown.append(values)
+        "natpinn.pictures.solution._map", lambda figure, axis, values, *rest: shown.append(values)
     )
     quick(Problem(conditions, wave, widths=(4,)), steps=1).plot(tmp_path / "picture.png")
     assert len(shown) == 3

@@ -19,22 +19,14 @@ import numpy as np
 import pytest
 
 import natpinn
-import natpinn.signals
-from natpinn import (
-    Box,
-    Condition,
-    InputError,
-    NatpinnWarning,
-    Problem,
-    adam,
-    laplacian,
-    records,
-    solve,
-)
-from natpinn.checkpoint import Checkpoints, DamagedError, latest, named_arrays, steps, write
-from natpinn.config import FORMAT
-from natpinn.records import RunFolder, read_history
-from natpinn.signals import Interrupts
+import natpinn.training.signals
+from natpinn import Box, Condition, InputError, NatpinnWarning, Problem, adam, laplacian, solve
+from natpinn.cli.app import main
+from natpinn.runs.checkpoint import Checkpoints, DamagedError, latest, named_arrays, steps, write
+from natpinn.runs.folder import RunFolder
+from natpinn.runs.records import read_history
+from natpinn.runs.resolve import FORMAT
+from natpinn.training.signals import Interrupts
 
 KILLS = int(os.environ.get("NATPINN_KILLS", "3"))  # `make survive` wants more
 TINY = ["--set", "points.interior=20", "--set", "points.boundary=8", "--set", "model.widths=[6]"]
@@ -176,7 +168,7 @@ def test_a_later_signal_stops_at_once(monkeypatch):
         for _ in range(2):  # these are one
             os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.received == signal.SIGINT
-        monkeypatch.setattr(natpinn.signals, "TOGETHER", 0.0)
+        monkeypatch.setattr(natpinn.training.signals, "TOGETHER", 0.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is before
@@ -346,7 +338,8 @@ def test_with_no_room_anywhere_the_solution_is_in_memory(tmp_path, monkeypatch):
         def fail(path, text):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(records, "replace_text", fail)
+        for module in ("folder", "records"):
+            monkeypatch.setattr(f"natpinn.runs.{module}.replace_text", fail)
 
     with pytest.warns(NatpinnWarning, match="the result is in memory only"):
         solution = quick(steps=20, out=tmp_path / "run", callbacks=[on_steps({15: refuse})])
@@ -509,7 +502,7 @@ def test_running_out_of_memory_names_the_plan_and_the_flag(monkeypatch):
     def fail(*_, **__):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes")
 
-    monkeypatch.setattr("natpinn.run.train", fail)
+    monkeypatch.setattr("natpinn.runs.run.train", fail)
     sizes = {"interior": 300, "boundary": 10}
     with pytest.raises(InputError, match=r"out of memory.*whole.*--memory-limit [0-9]+MB"):
         solve("poisson_5d", optimizer="spring", points=sizes, steps=5, progress=False)
@@ -526,7 +519,6 @@ def test_other_formats_are_refused(tmp_path, number, remedy):
 
 
 def test_code_is_run_because_the_user_names_it_and_not_because_a_file_does(tmp_path, monkeypatch):
-    from natpinn import cli
 
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\nPath('ran').touch()\nfrom natpinn import *\n"
@@ -540,7 +532,7 @@ def test_code_is_run_because_the_user_names_it_and_not_because_a_file_does(tmp_p
         monkeypatch.delitem(sys.modules, "mine", raising=False)
         (tmp_path / "ran").unlink(missing_ok=True)
         try:
-            cli.main()
+            main()
         except SystemExit as stop:
             return stop.code
         return 0

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 import natpinn
-from natpinn import InputError, NatpinnWarning, config, records, trackers
-from natpinn.run import assemble, run
+from natpinn import InputError, NatpinnWarning
+from natpinn.runs import trackers
+from natpinn.runs.records import read_history
+from natpinn.runs.resolve import resolve
+from natpinn.runs.run import assemble, run
 
 
 def solve(tmp_path, name, steps=5):
     settings = {"problem.name": "poisson_2d", "train.steps": steps, "track.trackers": [name]}
     sizes = {"points.interior": 20, "points.boundary": 8, "evaluation.points": 100}
-    resolved = config.resolve(settings | sizes | {"model.widths": [6]})
+    resolved = resolve(settings | sizes | {"model.widths": [6]})
     return run(assemble(resolved), tmp_path / "run", progress=False)
 
 
@@ -39,7 +42,7 @@ def test_tensorboard_gets_the_records(tmp_path):
     pytest.importorskip("tensorboardX")
     solution = solve(tmp_path, "tensorboard")
     found = {(tag, step): value for tag, step, value in read_events(tmp_path / "run")}
-    for record in records.read_history(tmp_path / "run"):
+    for record in read_history(tmp_path / "run"):
         for name in ("loss", "l2_error", "seconds"):
             assert found[name, record["step"]] == pytest.approx(record[name], rel=1e-6)
     natpinn.resume(tmp_path / "run", steps=8, progress=False)
@@ -56,7 +59,7 @@ def test_wandb_gets_the_records_offline(tmp_path, monkeypatch):
     files = list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 1
     assert (tmp_path / "run" / "wandb.id").read_text() in files[0].name
-    history = records.read_history(tmp_path / "run")
+    history = read_history(tmp_path / "run")
     wanted = [json.dumps(record["l2_error"]).encode() for record in history]
     end = time.monotonic() + 60  # another process writes, and may lag behind on a busy machine
     while not all(text in files[0].read_bytes() for text in wanted) and time.monotonic() < end:

@@ -1,6 +1,5 @@
 """The training loop: budgets, evaluations, callbacks, schedules, divergence, reproducibility."""
 
-import sys
 from typing import Any, cast
 
 import jax
@@ -12,7 +11,9 @@ from jax.flatten_util import ravel_pytree
 
 import natpinn
 from natpinn import Box, Condition, InputError, Problem, adam, engd_w, laplacian, sgd, spring, train
-from natpinn.train import is_scheduled
+from natpinn.training import loop
+from natpinn.training.cache import use_compilation_cache
+from natpinn.training.limits import is_scheduled
 
 KEY = jax.random.key(0)
 TRACES = {"residual": 0}
@@ -86,18 +87,17 @@ def test_new_hyper_parameters_do_not_compile_again():
 
 
 def test_compiled_programs_are_kept_where_the_user_says(monkeypatch, tmp_path):
-    module = sys.modules["natpinn.train"]
     chosen = jax.config.values["jax_compilation_cache_dir"]
-    module.use_compilation_cache()
+    use_compilation_cache()
     assert jax.config.values["jax_compilation_cache_dir"] == chosen
     try:
         jax.config.update("jax_compilation_cache_dir", None)
         monkeypatch.setenv("NATPINN_NO_CACHE", "1")
-        module.use_compilation_cache()
+        use_compilation_cache()
         assert jax.config.values["jax_compilation_cache_dir"] is None
         monkeypatch.delenv("NATPINN_NO_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        module.use_compilation_cache()
+        use_compilation_cache()
         assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "natpinn")
     finally:
         jax.config.update("jax_compilation_cache_dir", chosen)
@@ -106,7 +106,7 @@ def test_compiled_programs_are_kept_where_the_user_says(monkeypatch, tmp_path):
 def test_results_do_not_depend_on_how_steps_are_grouped(monkeypatch):
     optimizer = OPTIMIZERS["spring"]
     together = run(optimizer, steps=23)
-    monkeypatch.setattr(sys.modules["natpinn.train"], "SECONDS_PER_CALL", 0.0)  # one step per call
+    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 0.0)  # one step per call
     apart = run(optimizer, steps=23)
     one, other = (ravel_pytree(result.state.theta)[0] for result in (together, apart))
     np.testing.assert_array_equal(one, other)
@@ -141,7 +141,7 @@ def test_callbacks_see_progress_and_can_stop():
 
 
 def test_a_run_that_a_callback_ends_is_evaluated_there(monkeypatch):
-    monkeypatch.setattr(sys.modules["natpinn.train"], "SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 1e-9)
     assert not is_scheduled(45)
     stop = {"callbacks": [lambda progress: progress.step >= 45]}
     result = run(OPTIMIZERS["adam"], steps=100, **stop)

@@ -17,15 +17,17 @@ import numpy as np
 import pytest
 
 import natpinn
-import natpinn.study
-import natpinn.tuning
-from natpinn import InputError, records
-from natpinn.config import OPTIMIZERS, resolve
-from natpinn.run import assemble, run
-from natpinn.settings import read_file
-from natpinn.spaces import Choice, Range, parse_table, parse_text, wide
-from natpinn.study import Search, Study, Task, hide_password
-from natpinn.tuning import BEST, join, open_study, plan_search, read_study, tune, work
+import natpinn.search.study
+import natpinn.search.tuning
+from natpinn import InputError
+from natpinn.runs.names import OPTIMIZERS
+from natpinn.runs.records import read_history
+from natpinn.runs.resolve import resolve
+from natpinn.runs.run import assemble, run
+from natpinn.runs.settings import read_file
+from natpinn.search.spaces import Choice, Range, parse_table, parse_text, wide
+from natpinn.search.study import Search, Study, Task, hide_password
+from natpinn.search.tuning import BEST, join, open_study, plan_search, read_study, tune, work
 
 SMALL = {"points.interior": 30, "points.boundary": 12, "evaluation.points": 200}
 SMALL |= {"model.widths": [10, 10], "sampling.points": "uniform"}
@@ -228,12 +230,12 @@ def small_search(trials=2, **settings):
 def test_lost_trials_are_continued_once_with_the_same_settings(monkeypatch):
     study = Study.open(Search({}, parse_table(SPACE), trials=2, refine=0), None)
     first = take(study)
-    monkeypatch.setattr(natpinn.study.worker, "is_gone", lambda name: True)
+    monkeypatch.setattr(natpinn.search.study.worker, "is_gone", lambda name: True)
     study._give_up_abandoned()
     assert study.trials()[0].state == "lost"
     study._requeue_lost()
     study._optuna.enqueue_trial(first.params, {"continues": 0})  # as another worker may do
-    monkeypatch.setattr(natpinn.study.worker, "is_gone", lambda name: False)
+    monkeypatch.setattr(natpinn.search.study.worker, "is_gone", lambda name: False)
     again = take(study)
     assert (again.continues, again.params) == (0, first.params)
     second = take(study)  # the surplus one is skipped
@@ -251,7 +253,7 @@ def test_lost_trials_are_continued_once_with_the_same_settings(monkeypatch):
 def test_a_trial_that_waits_is_not_lost_with_the_next_worker(monkeypatch):
     study = Study.open(Search({}, parse_table(SPACE), trials=1, refine=0), None)
     first = take(study)
-    monkeypatch.setattr(natpinn.study.worker, "is_gone", lambda name: True)
+    monkeypatch.setattr(natpinn.search.study.worker, "is_gone", lambda name: True)
     for _ in range(3):  # each dies right after it has asked
         task = take(study)
         assert task.params == first.params
@@ -260,7 +262,7 @@ def test_a_trial_that_waits_is_not_lost_with_the_next_worker(monkeypatch):
 
 def test_a_stopped_trial_goes_on_in_the_same_process(tmp_path, monkeypatch):
     bench = open_study(small_search(**{"train.steps": 40}), out=tmp_path / "s")
-    honest = natpinn.tuning.run
+    honest = natpinn.search.tuning.run
 
     def interrupt(progress):
         if progress.step == 5:
@@ -270,7 +272,7 @@ def test_a_stopped_trial_goes_on_in_the_same_process(tmp_path, monkeypatch):
         return honest(*arguments, callbacks=[*callbacks, interrupt], **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(natpinn.tuning, "run", run_and_interrupt)
+        patch.setattr(natpinn.search.tuning, "run", run_and_interrupt)
         found = work(bench)
     assert found.is_stopped
     assert [t.state for t in found.trials] == ["lost"]
@@ -278,7 +280,7 @@ def test_a_stopped_trial_goes_on_in_the_same_process(tmp_path, monkeypatch):
     found = work(bench)
     assert found.is_complete
     assert [t.state for t in found.trials] == ["lost", "finished", "finished"]
-    history = records.read_history(tmp_path / "s" / "trials" / "0001")
+    history = read_history(tmp_path / "s" / "trials" / "0001")
     assert history[-1]["step"] == 40
     assert not (tmp_path / "s" / "trials" / "0000").exists()
 
@@ -288,7 +290,7 @@ def test_a_worker_that_died_before_it_told_the_outcome_loses_nothing(tmp_path, m
     task = take(bench.study)
     parts = assemble(bench.config(task.params), bench.problem)
     summary = run(parts, bench.trial_folder(task.number), progress=False).summary
-    monkeypatch.setattr(natpinn.study.worker, "is_gone", lambda name: True)
+    monkeypatch.setattr(natpinn.search.study.worker, "is_gone", lambda name: True)
     found = work(bench)
     assert found.best is not None
     assert found.best.error == summary["final_l2"]
@@ -297,7 +299,7 @@ def test_a_worker_that_died_before_it_told_the_outcome_loses_nothing(tmp_path, m
 
 def test_settings_that_cannot_be_run_do_not_end_a_search(tmp_path, monkeypatch):
     bench = open_study(small_search(trials=3))
-    honest, calls = natpinn.tuning.run, []
+    honest, calls = natpinn.search.tuning.run, []
 
     def fail_second(*arguments, **options):
         calls.append(1)
@@ -305,7 +307,7 @@ def test_settings_that_cannot_be_run_do_not_end_a_search(tmp_path, monkeypatch):
             raise InputError("out of memory")
         return honest(*arguments, **options)
 
-    monkeypatch.setattr(natpinn.tuning, "run", fail_second)
+    monkeypatch.setattr(natpinn.search.tuning, "run", fail_second)
     found = work(bench)
     assert found.is_complete
     assert [t.reason for t in found.trials] == ["", "out of memory", ""]

@@ -91,9 +91,7 @@ def run(name: str, steps: int = STEPS) -> list[dict[str, float]]:
     problem, model = PROBLEMS[where]()
     optimizer = (METHODS | MORE_METHODS)[method]()
     solution = natpinn.solve(problem, model, optimizer, steps=steps, progress=False)
-    return [
-        {k: v for k, v in record.items() if k not in CLOCKS} for record in solution.history
-    ]
+    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in solution.history]
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -9,13 +9,15 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
-from ..line_search import descend
-from ..models import Theta
-from ..objective import LeastSquares
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta
 from ..schedule import Schedule
-from ..solvers import Dual, Primal, Smaller
+from ..solvers.dual import Dual
+from ..solvers.primal import Primal
+from ..solvers.smaller import Smaller
 from .base import Demand, Optimizer, StepInfo, norm
-from .natural_gradient import direction
+from .direction import direction
+from .line_search import descend
 from .trend import Trend
 
 MOST_MOMENTUM = 0.999
@@ -240,25 +242,3 @@ class Auto(Optimizer[AutoState]):
 
 def _where(condition: Bool[Array, ""], tree: Any, other: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
-
-
-def auto(
-    learning_rate: Any = 0.2,
-    surprise: Any = 1.5,
-    damping: Any = 1e-2,
-    least_damping: Any = 1e-16,
-    forgetting: Any = 5.0,
-    calm: Any = 0.1,
-    settle_from: Any = 0.75,
-) -> Auto:
-    """SPRING that sets its damping, momentum and step size itself; nothing needs tuning."""
-    return Auto(
-        Smaller(),
-        learning_rate,
-        surprise,
-        damping,
-        least_damping,
-        forgetting,
-        calm,
-        settle_from,
-    )

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..models import Theta
-from ..objective import LeastSquares
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta
 
 State = TypeVar("State")
 

@@ -11,8 +11,8 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
-from ..models import Theta
-from ..objective import LeastSquares
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta
 from .base import Optimizer, StepInfo, norm
 
 
@@ -66,17 +66,3 @@ def _at(name: str, value: Any, step: Int[Array, ""]) -> Any:
     if callable(value) and name.endswith(("mask", "fn")):
         return value
     return schedule.at(value, step)
-
-
-def sgd(learning_rate: Any = 1e-3, momentum: Any = 0.0) -> FirstOrder:
-    """Stochastic gradient descent with momentum."""
-    settings = {
-        "learning_rate": schedule.learning_rate(learning_rate),
-        "momentum": schedule.momentum(momentum),
-    }
-    return FirstOrder(optax.sgd, settings)
-
-
-def adam(learning_rate: Any = 1e-3) -> FirstOrder:
-    """Adam with the usual moments."""
-    return FirstOrder(optax.adam, {"learning_rate": schedule.learning_rate(learning_rate)})

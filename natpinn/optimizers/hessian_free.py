@@ -12,14 +12,15 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import schedule
-from ..errors import InputError, check_flag, unknown
-from ..line_search import Armijo, LineSearch, choose, descend
-from ..models import Theta
-from ..objective import LeastSquares, Linearization
+from ..checks import check_flag
+from ..errors import InputError, unknown
+from ..least_squares.linearization import Linearization
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta
 from .base import Demand, Optimizer, StepInfo
+from .line_search import LineSearch, descend
 
 Product = Callable[[Float[Array, " p"]], Float[Array, " p"]]
-
 WARM_START = 0.95  # of the last solution
 SPACING = 1.3  # iterates number 1, 1.3, 1.3², … are kept for backtracking
 SPAN = 10  # iterations, or a tenth of all, over which progress is measured
@@ -225,17 +226,3 @@ class HessianFree(Optimizer[HessianFreeState]):
 
         start = (newest, found.x, last_loss, jnp.array(True))
         return jax.lax.while_loop(is_open, go_back, start)[1]
-
-
-def hessian_free(
-    damping: Any = 1.0,
-    learning_rate: Any = None,
-    line_search: LineSearch | None = None,
-    curvature: str = "ggn",
-    adapt_damping: bool = True,
-    backtracks: bool = True,
-    most_iterations: int = 250,
-) -> HessianFree:
-    """Truncated Newton steps; an Armijo line search unless a rate is given."""
-    search = choose(learning_rate, line_search, default=Armijo())
-    return HessianFree(damping, search, curvature, adapt_damping, backtracks, most_iterations)

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import schedule
-from ..errors import InputError, check_flag
-from ..layers import DenseLayer, LayerFactors, dense_layers
-from ..line_search import LineSearch, choose, descend
-from ..models import Theta
-from ..objective import LeastSquares
+from ..checks import check_flag
+from ..errors import InputError
+from ..least_squares.factoring import DenseLayer, LayerFactors, dense_layers
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta
 from ..schedule import Schedule
 from .base import Demand, Optimizer, StepInfo, dot, norm
+from .line_search import LineSearch, descend
 
 
 class Moments(NamedTuple):
@@ -271,17 +272,3 @@ def _shapes(layers: Sequence[DenseLayer], theta: Theta) -> list[tuple[int, int]]
         return outputs, (columns if outputs == rows else rows) + 1
 
     return [shape(layer) for layer in layers]
-
-
-def kfac(
-    damping: Any = 1e-10,
-    momentum: Any = 0.0,
-    learning_rate: Any = None,
-    line_search: LineSearch | Quadratic | None = None,
-    average: Any = 0.95,
-    start_at_identity: bool = True,
-    refresh_every: int = 10,
-) -> Kfac:
-    """K-FAC; rate and momentum from the quadratic model unless a rate or line search is given."""
-    search = choose(learning_rate, line_search, default=Quadratic())
-    return Kfac(damping, search, momentum, average, start_at_identity, refresh_every)

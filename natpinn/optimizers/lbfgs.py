@@ -8,8 +8,8 @@ import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .. import schedule
-from ..models import Theta
-from ..objective import LeastSquares
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta
 from .base import Optimizer, StepInfo, dot, norm
 
 SAME_LOSS = 1e-9  # relative: two losses at the same parameters are then of the same batch
@@ -78,8 +78,3 @@ class Lbfgs(Optimizer[LbfgsState]):
             lambda: memory.updates,
         )
         return memory._replace(updates=last)
-
-
-def lbfgs(memory_size: int = 100, line_search_steps: int = 20) -> Lbfgs:
-    """L-BFGS with a zoom line search; give it the same batch for many steps."""
-    return Lbfgs(memory_size, line_search_steps)

@@ -5,19 +5,17 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
-from ..line_search import Fixed, Grid, LineSearch, choose, descend
-from ..models import Theta
-from ..objective import LeastSquares, Linearization
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta
 from ..schedule import Schedule
-from ..solvers import DampedSolver, Dual, Factorization, Nystrom, Primal, SolveInfo
+from ..solvers.base import DampedSolver
 from .base import Demand, Optimizer, StepInfo, norm
-
-DEFAULT_LEARNING_RATE = 0.1
-DEFAULT_NORM_CAP = 1e-3  # of SPRING with a fixed rate
+from .direction import direction
+from .line_search import LineSearch, descend
 
 
 class NaturalGradientState(NamedTuple):
@@ -97,86 +95,3 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         new_state = NaturalGradientState(phi, state.step + 1, solver_state)
         told = StepInfo(loss, details, info.is_recovered)
         return descend(theta, ahead, size), new_state, told
-
-
-def direction(
-    system: Factorization,
-    linearization: Linearization,
-    previous: Theta,
-    momentum: Float[Array, ""],
-    damping: Float[Array, ""],
-) -> tuple[Theta, SolveInfo]:
-    """φ = argmin |J φ − r|² + λ|φ − μ φ_previous|², before bias correction."""
-    carried = jax.tree.map(lambda phi: momentum * phi, previous)
-    shifted_residual = linearization.residual - linearization.jvp(carried)
-    correction, info = system.solve(shifted_residual, damping)
-    return jax.tree.map(jnp.add, carried, correction), info
-
-
-def engd(
-    damping: Any = 1e-6,
-    learning_rate: Any = None,
-    line_search: LineSearch | None = None,
-    average: float = 0.0,
-    start_at_identity: bool = True,
-) -> NaturalGradient:
-    """Energy natural gradient descent, dense Gramian; a line search unless a rate is given."""
-    search = choose(learning_rate, line_search, default=Grid())
-    return NaturalGradient(Primal(average, start_at_identity), search, damping)
-
-
-def engd_w(
-    damping: Any = 1e-6, learning_rate: Any = None, line_search: LineSearch | None = None
-) -> NaturalGradient:
-    """ENGD-W: the same steps through the kernel; a line search unless a rate is given."""
-    return NaturalGradient(Dual(), choose(learning_rate, line_search, default=Grid()), damping)
-
-
-def spring(
-    damping: Any = 1e-6,
-    momentum: Any = 0.9,
-    learning_rate: Any = None,
-    norm_cap: Any = DEFAULT_NORM_CAP,
-    line_search: LineSearch | None = None,
-) -> NaturalGradient:
-    """SPRING: momentum in the regulariser; a rate of 0.1 and a cap, or a line search instead."""
-    search = choose(learning_rate, line_search, default=Fixed(DEFAULT_LEARNING_RATE))
-    if line_search is not None and norm_cap not in (None, DEFAULT_NORM_CAP):
-        raise InputError(
-            f"a line search takes the place of a norm cap, got both, with norm_cap={norm_cap!r}; "
-            f"NaturalGradient(Dual(), line_search, damping, momentum, norm_cap) has both"
-        )
-    cap = norm_cap if line_search is None else None
-    return NaturalGradient(Dual(), search, damping, momentum, cap)
-
-
-def engd_w_nystrom(
-    damping: Any = 1e-6,
-    learning_rate: Any = None,
-    line_search: LineSearch | None = None,
-    rank: Any = 0.1,
-    variant: str = "gpu",
-) -> NaturalGradient:
-    """ENGD-W with a sketch of the kernel; a line search unless a rate is given."""
-    return _with_sketch(engd_w(damping, learning_rate, line_search), rank, variant)
-
-
-def spring_nystrom(
-    damping: Any = 1e-6,
-    momentum: Any = 0.9,
-    learning_rate: Any = None,
-    norm_cap: Any = DEFAULT_NORM_CAP,
-    line_search: LineSearch | None = None,
-    rank: Any = 0.1,
-    variant: str = "gpu",
-) -> NaturalGradient:
-    """SPRING with a sketch of the kernel; a rate of 0.1 and a cap, or a line search instead."""
-    plain = spring(damping, momentum, learning_rate, norm_cap, line_search)
-    return _with_sketch(plain, rank, variant)
-
-
-def _with_sketch(exact: NaturalGradient, rank: Any, variant: str) -> NaturalGradient:
-    """The same optimizer with a sketch in place of its solver."""
-    return NaturalGradient(
-        Nystrom(rank, variant), exact.line_search, exact.damping, exact.momentum, exact.norm_cap
-    )

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..condition import Condition
-from ..domains import Box
-from ..operators import Field, weighted_value_gradient_laplacian
-from ..problem import Problem
-from ..spacetime import TimeSpace
+from ..domains.box import Box
+from ..domains.spacetime import TimeSpace
+from ..equations.condition import Condition
+from ..equations.operators import Field, weighted_value_gradient_laplacian
+from .problem import Problem
 
 
 def spreading_gaussian(dimension: int = 9) -> Problem:

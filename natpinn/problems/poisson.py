@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..condition import Condition
-from ..domains import Box
+from ..domains.box import Box
+from ..equations.condition import Condition
+from ..equations.operators import Field, laplacian
 from ..errors import InputError
-from ..operators import Field, laplacian
-from ..problem import Problem
+from .problem import Problem
 
 # The published runs divide some solutions so that their L2 norm is one.
 HARMONIC_SCALE = {10: 1.34, 100: 12.59}

@@ -11,9 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from .. import records
 from ..errors import InputError
-from ..records import replace_text
+from ..runs.records import PICTURE, replace_text
 from .runs import ERRORS, Curve, Run, by_problem
 
 DIGITS = 5  # of the numbers in curves
@@ -118,7 +117,7 @@ def _pictured(groups: dict[str, list[Run]]) -> list[Run]:
     for group in groups.values():
         methods: dict[str, Run] = {}
         for run in group:
-            if (run.folder / records.PICTURE).exists():
+            if (run.folder / PICTURE).exists():
                 methods.setdefault(run.method, run)
         first += enumerate(methods.values())
     return [run for _, run in sorted(first, key=lambda pair: pair[0])][:MOST_PICTURES]
@@ -130,7 +129,7 @@ def _picture(folder: Path) -> str | None:
 
     small = io.BytesIO()
     try:
-        with Image.open(folder / records.PICTURE) as image:
+        with Image.open(folder / PICTURE) as image:
             image.thumbnail((PICTURE_WIDTH, PICTURE_WIDTH))
             image.convert("RGB").quantize(COLORS).save(small, "png", optimize=True)
     except (OSError, ValueError):

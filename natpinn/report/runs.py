@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import records
-from ..config import OPTIMIZERS
 from ..errors import InputError
-from ..settings import flatten
+from ..runs.names import OPTIMIZERS
+from ..runs.records import CONFIG, SUMMARY, command, read_config, read_history, read_summary
+from ..runs.settings import flatten
 
 ERRORS = (1e-3, 1e-4, 1e-5, 1e-6)  # of which the first time is told
 COLUMNS = ("run", "step", "seconds", "loss", "l2_error")  # of a file of published curves
@@ -98,7 +98,7 @@ class Run:
         has_own_optimizer = self.config.get("optimizer.name") not in OPTIMIZERS
         if self.config.get("problem.own") or has_own_model or has_own_optimizer:
             return "from Python, with the objects that it was run with"
-        return records.command(self.folder / records.CONFIG, self.config)
+        return command(self.folder / CONFIG, self.config)
 
 
 def collect(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -183,7 +183,7 @@ def _run_folders(path: Path) -> list[Path]:
     found = []
     for folder, inside, files in os.walk(path):
         inside.sort()
-        if records.CONFIG in files:
+        if CONFIG in files:
             found.append(Path(folder))
             inside.clear()  # what a run holds is no run
     return found
@@ -200,13 +200,13 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _read(folder: Path, name: str) -> Run:
-    config = flatten(records.read_config(folder))
-    history = records.read_history(folder)
+    config = flatten(read_config(folder))
+    history = read_history(folder)
     if not history:
         raise InputError("it has no records yet")
     summary: dict[str, Any] = {}
-    if (folder / records.SUMMARY).exists():
-        summary = records.read_summary(folder)
+    if (folder / SUMMARY).exists():
+        summary = read_summary(folder)
     has_l2 = "l2_error" in history[0]
     error = "l2_error" if has_l2 else "validation_loss"
     problem = _problem_name(config)

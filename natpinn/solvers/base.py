@@ -6,8 +6,8 @@ from typing import Generic, NamedTuple, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..models import Theta
-from ..objective import Linearization
+from ..least_squares.linearization import Linearization
+from ..models.theta import Theta
 
 State = TypeVar("State")
 Details = dict[str, Float[Array, ""]]  # for the records

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
-from ..models import Theta
-from ..objective import Linearization
+from ..least_squares.linearization import Linearization
+from ..models.theta import Theta
 from .base import DampedSolver, Factorization, SolveInfo
 from .sketch import Rank, Spectral, check_rank, columns, sketch_bytes, stable
 

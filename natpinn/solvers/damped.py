@@ -12,8 +12,6 @@ RAISES = 4  # of the damping, each tenfold, before the last resort
 WORST_RESIDUAL = 0.5  # relative: beyond it, x says nothing about b
 Trial = tuple[Array, Array, Array, Array]  # raises so far, damping, solution, whether it is one
 MATRICES = 5  # A, A + λI, its factor; or A, its eigenvectors and their workspace
-
-
 Solve = Callable[[Array, Array, Array], Array]  # A, b, λ ↦ x
 
 

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..models import Theta
-from ..objective import Linearization
+from ..least_squares.linearization import Linearization
+from ..models.theta import Theta
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
 from .damped import MATRICES, solve_damped
 

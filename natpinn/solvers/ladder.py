@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..models import Theta
-from ..objective import Linearization
+from ..least_squares.linearization import Linearization
+from ..models.theta import Theta
 from .base import Factorization, SolveInfo, smooth_count
 from .damped import solve_damped
 from .sketch import Approximation, columns, sketch_width

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..errors import unknown
-from ..models import Theta
-from ..objective import Linearization
+from ..least_squares.linearization import Linearization
+from ..models.theta import Theta
 from . import ladder
 from .base import DampedSolver, Factorization, SolveInfo
 from .damped import MATRICES

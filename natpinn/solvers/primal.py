@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..errors import InputError, check_flag
-from ..models import Theta
-from ..objective import Linearization
+from ..checks import check_flag
+from ..errors import InputError
+from ..least_squares.linearization import Linearization
+from ..models.theta import Theta
 from .base import DampedSolver, Factorization, SolveInfo, smooth_count
 from .damped import MATRICES, solve_damped
 

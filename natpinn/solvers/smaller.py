@@ -2,8 +2,8 @@
 
 from jaxtyping import PRNGKeyArray
 
-from ..models import Theta, parameter_count
-from ..objective import Linearization
+from ..least_squares.linearization import Linearization
+from ..models.theta import Theta, parameter_count
 from .base import DampedSolver
 from .dual import Dual, DualFactorization
 from .primal import Primal, PrimalFactorization

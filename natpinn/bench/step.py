@@ -1,0 +1,189 @@
+"""How long a step takes, what its parts take, and how far that is from the floor.
+
+The floor is what no step of this method can avoid without using the structure of the network: the
+fastest bare J Jᵀ of an N × P matrix that the machine's libraries offer, and one Cholesky solve.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.linalg import get_blas_funcs
+
+from ..least_squares.objective import LeastSquares
+from ..machine import machine
+from ..models.theta import parameter_count
+from ..optimizers.base import Optimizer
+from ..optimizers.presets import spring
+from ..parallel.devices import place
+from ..planning.planned import plan_step, program_bytes
+from ..problems.problem import Problem
+from ..training.steps import Batches, Work, advance, start
+
+SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
+DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it
+
+
+def time_step(problem: Problem, model: Any, repeats: int = 5) -> dict[str, Any]:
+    """One problem: seconds per step of SPRING with a fixed learning rate, its parts, the floor."""
+    objective, theta, optimizer = _planned(problem, model)
+    whole = step_seconds(objective, theta, optimizer, repeats)
+    rows, parameters = sum(objective.row_counts(theta).values()), parameter_count(model)
+    floor = floor_seconds(rows, parameters, repeats)
+    return {
+        "problem": problem.name,
+        "points": {name: c.points for name, c in problem.conditions.items()},
+        "rows": rows,
+        "parameters": parameters,
+        "step_seconds": whole,
+        "floor_seconds": floor,
+        "floor_ratio": whole / floor,
+        "parts": _parts(objective, theta, repeats),
+        "peak_memory_bytes": program_bytes(objective, theta, optimizer),
+        "device": machine()["device"],
+    }
+
+
+def time_scaling(
+    make: Callable[[float, float, int | None], tuple[Problem, Any]],
+    vary: Sequence[str],
+    factors: Sequence[float],
+    dimensions: Sequence[int],
+    repeats: int = 3,
+) -> dict[str, Any]:
+    """Seconds per step against N, P, d and the devices, each with the exponent of its growth.
+
+    `make` gives a problem and a model with its points and widths multiplied, in some dimension.
+    """
+
+    def measure(
+        points: float = 1, widths: float = 1, d: int | None = None, devices: int = 1
+    ) -> Any:
+        problem, model = make(points, widths, d)
+        objective, theta, optimizer = _planned(problem, model, devices)
+        return {
+            "rows": sum(objective.row_counts(theta).values()),
+            "parameters": parameter_count(model),
+            "dimension": problem.domain.dimension,
+            "devices": devices,
+            "step_seconds": step_seconds(objective, theta, optimizer, repeats),
+            "memory_bytes": program_bytes(objective, theta, optimizer),
+        }
+
+    devices = [2**k for k in range(len(jax.devices()).bit_length())]
+    measurements: dict[str, Callable[[], list[Any]]] = {
+        "rows": lambda: [measure(points=f) for f in factors],
+        "parameters": lambda: [measure(widths=f) for f in factors],
+        "dimension": lambda: [measure(d=d) for d in dimensions],
+        "devices": lambda: [measure(devices=k) for k in devices],
+    }
+    found = {name: measurements[name]() for name in vary}
+    return {
+        name: {
+            "exponent": growth_exponent([(m[name], m["step_seconds"]) for m in series]),
+            "steps": series,
+        }
+        for name, series in found.items()
+    }
+
+
+def growth_exponent(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """The slope of log time against log size, over the three largest sizes."""
+    if len(pairs) < 2:
+        return None
+    sizes, times = np.log(np.array(sorted(pairs)[-3:])).T
+    return float(np.polyfit(sizes, times, 1)[0])
+
+
+def step_seconds(
+    objective: LeastSquares, theta: Any, optimizer: Optimizer, repeats: int = 5
+) -> float:
+    """The median time of a step, several of them in one call where they are short."""
+    state = place(start(optimizer, theta, jax.random.key(2)), objective.plan)
+
+    def take(steps: int) -> Any:
+        nonlocal state
+        work = place(Work(optimizer, Batches(objective), jnp.array(steps)), objective.plan)
+        state, _ = advance(work, state)
+        return state
+
+    steps = max(1, min(MOST_STEPS, int(SECONDS_PER_TIMING / seconds(lambda: take(1), 1))))
+    return seconds(lambda: take(steps), repeats) / steps
+
+
+def _planned(problem: Problem, model: Any, devices: int = 1) -> tuple[LeastSquares, Any, Optimizer]:
+    optimizer = spring(damping=DAMPING)
+    objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
+    planned = plan_step(objective, theta, optimizer, devices=devices)
+    return objective.planned(planned.plan), theta, optimizer
+
+
+def floor_seconds(rows: int, parameters: int, repeats: int = 5) -> float:
+    """The fastest bare J Jᵀ of a random matrix, and one Cholesky solve."""
+    jacobian = jax.random.normal(jax.random.key(0), (rows, parameters))
+    products = [seconds(lambda: gemm(jacobian), repeats)]
+    if jax.default_backend() == "gpu":
+        products.append(seconds(lambda: _syrk(jacobian), repeats))
+    else:
+        (dsyrk,) = get_blas_funcs(["syrk"], dtype=np.float64)
+
+        columns = np.asarray(jacobian).T  # in the order that BLAS wants, so nothing is copied
+        products.append(seconds(lambda: dsyrk(1.0, columns, trans=1, lower=1), repeats))
+    kernel = gemm(jacobian)
+    return min(products) + seconds(lambda: _solve(kernel, jacobian[:, 0]), repeats)
+
+
+def seconds(work: Callable[[], Any], repeats: int = 5) -> float:
+    """The median time of some work, after one round that compiles and warms up."""
+    jax.block_until_ready(work())
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(work())
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def _parts(objective: Any, theta: Any, repeats: int) -> dict[str, float]:
+    """The seconds of each part of a step, each compiled by itself."""
+    linearize = eqx.filter_jit(lambda objective, theta: objective.linearize(theta))
+    linearization = linearize(objective, theta)
+    kernel = linearization.kernel()
+    key = jax.random.key(3)
+    resample = eqx.filter_jit(lambda objective, key: objective.resample(key))
+    assemble = eqx.filter_jit(lambda linearization: linearization.kernel())
+    forward = eqx.filter_jit(lambda linearization, v: linearization.jvp(v))
+    backward = eqx.filter_jit(lambda linearization, y: linearization.vjp(y))
+    work = {
+        "sample": lambda: resample(objective, key),
+        "linearize": lambda: linearize(objective, theta),
+        "kernel": lambda: assemble(linearization),
+        "solve": lambda: _solve(kernel, linearization.residual),
+        "jvp": lambda: forward(linearization, theta),
+        "vjp": lambda: backward(linearization, linearization.residual),
+    }
+    return {name: seconds(part, repeats) for name, part in work.items()}
+
+
+@jax.jit
+def gemm(jacobian: Float[Array, "n p"]) -> Float[Array, "n n"]:
+    return jacobian @ jacobian.T
+
+
+@jax.jit
+def _syrk(jacobian: Float[Array, "n p"]) -> Float[Array, "n n"]:
+    n = len(jacobian)
+    return jax.lax.linalg.symmetric_product(jacobian, jnp.zeros((n, n)))
+
+
+@jax.jit
+def _solve(kernel: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, " n"]:
+    damped = kernel + DAMPING * jnp.trace(kernel) / len(kernel) * jnp.eye(len(kernel))
+    factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
+    return jax.scipy.linalg.cho_solve((factor, True), b)

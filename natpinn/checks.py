@@ -1,0 +1,57 @@
+"""Checks of what users pass: each names the value, the reason and the remedy."""
+
+import operator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .errors import InputError
+
+
+def check_flag(value: object, name: str) -> None:
+    """The text "False" would count as true."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} is true or false, got {value!r}")
+
+
+def whole(value: Any, name: str, least: int = 1) -> int:
+    """A whole number, Python's or NumPy's; True is none."""
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or found < least:
+        raise InputError(f"{name} must be a whole number from {least}, got {value!r}")
+    return found
+
+
+def float64(value: Any, name: str) -> Float[Array, "..."]:
+    """`value` as a float64 array; lower precision is an error, not a silent upcast."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jnp.inexact) and dtype != np.float64:
+        raise InputError(
+            f"{name} must be float64, got {dtype}: digits lost before natpinn sees them cannot be "
+            f"recovered; build it in double precision, or cast it with .astype('float64') if that "
+            f"is what you want"
+        )
+    try:
+        return jnp.asarray(value, dtype=jnp.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be numbers, got {value!r}") from error
+
+
+def require_float64(tree: Any, name: str) -> None:
+    """Every floating-point array of `tree` is float64."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if eqx.is_inexact_array(leaf):
+            float64(leaf, f"{name}{jax.tree_util.keystr(path)}")
+
+
+def at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name} must be at least 1, got {value}")
+    return value

@@ -1,0 +1,53 @@
+"""How a run went, printed."""
+
+import shlex
+from typing import Any
+
+import typer
+
+from ..parallel import processes as cluster
+from ..runs.records import PICTURE, summary_text
+from ..runs.solution import Solution
+from ..training.signals import STOPPED
+
+
+def finish(solution: Solution, as_json: bool) -> None:
+    """Print how a run went, and exit as a shell expects."""
+    if not cluster.is_first():
+        return
+    if as_json:
+        print(summary_text(solution.summary), end="")
+    else:
+        _print_outcome(solution)
+    if solution.summary["status"] == "interrupted":
+        raise typer.Exit(STOPPED)
+    if solution.folder is None:  # as a warning has said
+        raise typer.Exit(1)
+
+
+def _print_outcome(solution: Solution) -> None:
+    summary, folder = solution.summary, solution.folder
+    steps, seconds = summary["steps"], summary["seconds"]
+    print(f"{summary['status']}: {steps:,} steps in {seconds:.1f} s on {summary['device']}")
+    if summary["message"]:
+        print(f"  {summary['message']}")
+    for what in ("rejected", "recovered"):
+        if summary[f"{what}_steps"]:
+            print(f"  {what}   {summary[f'{what}_steps']:,} steps")
+    if summary["best_l2"] is not None:
+        best, relative = summary["best_l2"], summary["best_relative_l2"]
+        print(f"  L2 error   {best:.3e}   relative {relative:.3e}")
+    elif summary["best_loss"] is not None:
+        print(f"  validation loss   {summary['best_loss']:.3e}")
+    if folder is None:
+        return
+    print(f"  picture    {folder / PICTURE}")
+    print(f"  run folder {folder}")
+    if summary["status"] == "interrupted":
+        print(f"go on with: natpinn resume {shlex.quote(str(folder))}{_own_code(solution.config)}")
+
+
+def _own_code(config: dict[str, Any]) -> str:
+    """The flags that name code of the user's own."""
+    names = {kind: config[kind]["name"] for kind in ("problem", "model")}
+    return "".join(f" --{kind} {name}" for kind, name in names.items() if ":" in name)

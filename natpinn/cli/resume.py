@@ -1,0 +1,71 @@
+"""The command natpinn resume."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..parallel import processes as cluster
+from ..runs.own_code import lookup_problem, make_model
+from ..runs.records import read_config
+from ..runs.resolve import seed_of
+from ..runs.resume import resume as resume_run
+from ..runs.run import model_key
+from ..runs.solution import section
+from .options import JsonFlag, device_count
+from .outcome import finish
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The run folder.", metavar="RUN")],
+    steps: Annotated[
+        int | None, typer.Option(help="Stop after so many steps, those of before included.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Stop after so many seconds of training, those of before included."),
+    ] = None,
+    stop_at: Annotated[
+        float | None, typer.Option(help="Stop at this L2 error, or validation loss.")
+    ] = None,
+    problem: Annotated[
+        str | None, typer.Option(help="module:attribute, if the run solves a problem of your own.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="module:attribute, if the run trains a model of your own.")
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option(help='Other devices than before: how many, or "all".')
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="Another limit than before, as in 8GB.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go on with a run from its last checkpoint, as if it had never stopped.
+
+    Limits are those of the whole run; without any, the run's own hold. Code of your own is never
+    run because a folder names it: say it again with --problem and --model.
+
+    \b
+    natpinn resume runs/poisson_5d-spring-1
+    natpinn resume runs/poisson_5d-spring-1 --budget 600
+    """
+    described = read_config(folder)
+    if "all" in (devices, section(described, "compute").get("devices")):
+        cluster.join()
+    built = None if problem is None else lookup_problem(problem)
+    made = None
+    if model is not None:
+        made = make_model(model, model_key(seed_of(described)))
+    solution = resume_run(
+        folder,
+        built,
+        made,
+        steps=steps,
+        budget=budget,
+        stop_at=stop_at,
+        devices=device_count(devices),
+        memory_limit=memory_limit,
+    )
+    finish(solution, as_json)

@@ -1,0 +1,1 @@
+"""Sets of points, and how points are drawn from them."""

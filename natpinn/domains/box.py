@@ -1,0 +1,118 @@
+"""Boxes and their faces."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from ..checks import float64, whole
+from ..errors import InputError, unknown
+from .base import CubeImage, Surface, pick
+
+
+class Box(CubeImage):
+    """{x : lower ≤ x ≤ upper}."""
+
+    lower: Float[Array, " d"]
+    upper: Float[Array, " d"]
+
+    def __init__(self, lower: ArrayLike, upper: ArrayLike):
+        self.lower = float64(lower, "the lower corner of a box")
+        self.upper = float64(upper, "the upper corner of a box")
+        if self.lower.ndim != 1 or self.lower.shape != self.upper.shape or not self.lower.size:
+            raise InputError(
+                f"the corners of a box must be two lists of d numbers, got shapes "
+                f"{self.lower.shape} and {self.upper.shape}; an interval is Box([0], [1])"
+            )
+        lowest, highest = np.asarray(self.lower), np.asarray(self.upper)
+        if not np.isfinite(highest - lowest).all():
+            raise InputError(
+                f"a box must be finite to be sampled, got {self.lower.tolist()} and "
+                f"{self.upper.tolist()}: cut it off where the solution has settled"
+            )
+        if not (lowest < highest).all():
+            raise InputError(
+                f"a box needs lower < upper in every coordinate, got {self.lower.tolist()} and "
+                f"{self.upper.tolist()}: exchange the corners, or drop an axis without extent"
+            )
+
+    @classmethod
+    def unit(cls, dimension: int) -> "Box":
+        """[0, 1]ᵈ."""
+        dimension = whole(dimension, "dimension")
+        return cls([0.0] * dimension, [1.0] * dimension)
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.lower, self.upper
+
+    @property
+    def unit_dimension(self) -> int:
+        return self.lower.size
+
+    @property
+    def has_volume(self) -> bool:
+        return True
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return jnp.prod(self.upper - self.lower)
+
+    def place(self, unit: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.lower + (self.upper - self.lower) * unit
+
+    @property
+    def face_names(self) -> tuple[str, ...]:
+        """`x0-` is the face where coordinate 0 is smallest, `x0+` where it is largest."""
+        return tuple(f"x{i}{end}" for i in range(self.dimension) for end in "-+")
+
+    @property
+    def boundary(self) -> "BoxBoundary":
+        """All faces."""
+        return self.faces(*self.face_names)
+
+    def faces(self, *names: str) -> "BoxBoundary":
+        """Some faces, as in `box.faces("x0-", "x1+")`."""
+        if not names:
+            raise InputError(f"name at least one face of: {', '.join(self.face_names)}")
+        for name in names:
+            if name not in self.face_names:
+                raise unknown("face", str(name), self.face_names)
+        return BoxBoundary(self, tuple(self.face_names.index(name) for name in names))
+
+
+class BoxBoundary(Surface):
+    """Faces of a box: a point of the box, with one coordinate moved to one of its two ends.
+
+    A face is drawn with probability proportional to its area, so points are uniform on the whole.
+    """
+
+    box: Box
+    chosen: tuple[int, ...] = eqx.field(static=True)  # face 2i: coordinate i lowest; 2i+1: highest
+
+    @property
+    def areas(self) -> Float[Array, " faces"]:
+        return self.box.measure / (self.box.upper - self.box.lower)[np.array(self.chosen) // 2]
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.box.bounds
+
+    @property
+    def unit_dimension(self) -> int:
+        return 1 + self.box.dimension
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return self.areas.sum()
+
+    def place_with_normal(
+        self, unit: Float[Array, " k"]
+    ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        face = jnp.array(self.chosen)[pick(unit[0], self.areas)]
+        axis, is_upper = face // 2, face % 2 == 1
+        on_axis = jnp.arange(self.box.dimension) == axis
+        end = jnp.where(is_upper, self.box.upper, self.box.lower)
+        normal = jnp.where(on_axis, jnp.where(is_upper, 1.0, -1.0), 0.0)
+        return jnp.where(on_axis, end, self.box.place(unit[1:])), normal

@@ -1,0 +1,51 @@
+"""Measured data."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..checks import float64
+from ..errors import InputError
+from .base import Domain, Points
+from .sampling import Sampler, Uniform
+
+
+class Data(Domain):
+    """Measured data: a point is a pair (x, value). A batch is all of them or a random subset."""
+
+    points: Float[Array, "n d"]
+    values: Float[Array, "n ..."]
+
+    def __init__(self, points: Any, values: Any):
+        self.points = float64(points, "the points of the data")
+        self.values = float64(values, "the values of the data")
+        if self.points.ndim != 2 or not self.points.size:
+            raise InputError(
+                f"the points of the data must have shape (n, d), got {self.points.shape}; for one "
+                f"coordinate write points[:, None]"
+            )
+        if self.values.ndim == 0 or len(self.points) != len(self.values):
+            raise InputError(
+                f"the data need one value per point, got {len(self.points)} points and values of "
+                f"shape {self.values.shape}"
+            )
+        for name, array in (("points", self.points), ("values", self.values)):
+            if not bool(jnp.isfinite(array).all()):
+                raise InputError(f"the {name} of the data contain NaN or infinity: drop those rows")
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.points.min(0), self.points.max(0)
+
+    @property
+    def size(self) -> int:
+        return len(self.points)
+
+    def sample(self, key: PRNGKeyArray, n: int, sampler: Sampler = Uniform()) -> Points:
+        if n > self.size:
+            raise InputError(f"{n} points were asked of data that have {self.size}")
+        if n == self.size:
+            return self.points, self.values
+        chosen = jnp.argsort(sampler.unit(key, self.size, 1)[:, 0])[:n]
+        return self.points[chosen], self.values[chosen]

@@ -1,0 +1,139 @@
+"""Time × space: slabs, their initial and final slices, and the boundary of space through time."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ..checks import float64
+from ..errors import InputError
+from .base import CubeImage, Surface, WithNormals
+from .box import Box
+
+
+class TimeSpace(CubeImage):
+    """[start, end] × space, with time as coordinate 0."""
+
+    start: Float[Array, ""]
+    end: Float[Array, ""]
+    space: CubeImage
+
+    def __init__(self, start: float, end: float, space: CubeImage):
+        self.start, self.end = float64(start, "start"), float64(end, "end")
+        self.space = space
+        if not isinstance(space, CubeImage):
+            raise InputError(f"space must be a domain such as Box([0], [1]), got {space!r}")
+        if isinstance(space, WithNormals):
+            raise InputError(
+                "space has no normals: write TimeSpace(start, end, box).boundary.with_normals"
+            )
+        if not bool(jnp.isfinite(self.end - self.start)):
+            raise InputError(f"time must be finite to be sampled, got {start} and {end}")
+        if not bool(self.start < self.end):
+            raise InputError(f"time must run forward: need start < end, got {start} and {end}")
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        lower, upper = self.space.bounds
+        return _with_time(self.start, lower), _with_time(self.end, upper)
+
+    def covers(self, x: Float[Array, " d"]) -> Bool[Array, ""]:
+        return (self.start <= x[0]) & (x[0] <= self.end) & self.space.covers(x[1:])
+
+    @property
+    def unit_dimension(self) -> int:
+        return 1 + self.space.unit_dimension
+
+    @property
+    def has_volume(self) -> bool:
+        return self.space.has_volume
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return (self.end - self.start) * self.space.measure
+
+    def place(self, unit: Float[Array, " k"]) -> Float[Array, " d"]:
+        time = self.start + (self.end - self.start) * unit[0]
+        return _with_time(time, self.space.place(unit[1:]))
+
+    @property
+    def initial(self) -> "TimeSlice":
+        """{start} × space."""
+        return TimeSlice(self.start, self.space)
+
+    @property
+    def final(self) -> "TimeSlice":
+        """{end} × space."""
+        return TimeSlice(self.end, self.space)
+
+    @property
+    def boundary(self) -> "Lateral":
+        """[start, end] × the boundary of the space."""
+        return Lateral(self, self._box.boundary)
+
+    def faces(self, *names: str) -> "Lateral":
+        """[start, end] × some faces of the space; `x0` is its first coordinate, not time."""
+        for name in names:
+            if name in ("t-", "t+"):
+                end = "initial" if name == "t-" else "final"
+                raise InputError(f"faces are those of the space: for {name!r} take .{end}")
+        return Lateral(self, self._box.faces(*names))
+
+    @property
+    def _box(self) -> Box:
+        if not isinstance(self.space, Box):
+            raise InputError(
+                f"only a Box has faces to follow in time, got {type(self.space).__name__}"
+            )
+        return self.space
+
+
+class TimeSlice(CubeImage):
+    """{time} × space."""
+
+    time: Float[Array, ""]
+    space: CubeImage
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        lower, upper = self.space.bounds
+        return _with_time(self.time, lower), _with_time(self.time, upper)
+
+    @property
+    def unit_dimension(self) -> int:
+        return self.space.unit_dimension
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return self.space.measure
+
+    def place(self, unit: Float[Array, " k"]) -> Float[Array, " d"]:
+        return _with_time(self.time, self.space.place(unit))
+
+
+class Lateral(Surface):
+    """[start, end] × a surface: where boundary conditions of a time-dependent problem hold."""
+
+    slab: TimeSpace
+    surface: Surface
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return self.slab.bounds
+
+    @property
+    def unit_dimension(self) -> int:
+        return 1 + self.surface.unit_dimension
+
+    @property
+    def measure(self) -> Float[Array, ""]:
+        return (self.slab.end - self.slab.start) * self.surface.measure
+
+    def place_with_normal(
+        self, unit: Float[Array, " k"]
+    ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        x, normal = self.surface.place_with_normal(unit[1:])
+        time = self.slab.start + (self.slab.end - self.slab.start) * unit[0]
+        return _with_time(time, x), _with_time(jnp.zeros_like(time), normal)
+
+
+def _with_time(time: Float[Array, ""], x: Float[Array, " d"]) -> Float[Array, " d+1"]:
+    return jnp.concatenate([time[None], x])

@@ -1,0 +1,1 @@
+"""Differential operators, and equations that hold on a set of points."""

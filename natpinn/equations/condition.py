@@ -1,0 +1,131 @@
+"""An equation that holds on a set of points."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..checks import float64, whole
+from ..domains.base import Domain, Point, Points, coordinates
+from ..domains.sampling import Sampler, Uniform
+from ..errors import InputError
+
+INTERIOR_POINTS, SURFACE_POINTS = 500, 100
+
+
+class Condition(eqx.Module):
+    """residual(u, x) = 0 for every x of the domain; in the loss, weight/(2n) Σ residual².
+
+    `residual` gets the model and ONE point, and returns one number or a vector of them. `points` is
+    how many a batch has: by default all of measured data, and otherwise what `natpinn.solve`
+    proposes for the model, or 500, and 100 for a domain of lower dimension than its points.
+    """
+
+    residual: Callable[[Any, Point], Float[Array, "..."]]
+    domain: Domain
+    weight: Float[Array, ""]
+    points: int = eqx.field(static=True)
+    is_sized: bool = eqx.field(static=True)  # somebody has said how many points
+    sampler: Sampler
+
+    def __init__(
+        self,
+        residual: Callable[[Any, Point], Float[Array, "..."]],
+        domain: Domain,
+        weight: float | Array = 1.0,
+        points: int | None = None,
+        sampler: Sampler = Uniform(),
+    ):
+        if not callable(residual):
+            raise InputError(
+                f"a residual is a function of (model, point), got {type(residual).__name__}"
+            )
+        if not isinstance(domain, Domain):
+            raise InputError(f"a condition needs a domain, got {type(domain).__name__}")
+        self.residual = residual
+        self.domain = domain
+        self.weight = float64(weight, "weight")
+        self.points = _default_points(domain) if points is None else whole(points, "points")
+        self.is_sized = points is not None or domain.size is not None
+        self.sampler = sampler
+        if not (self.weight.ndim == 0 and bool(self.weight > 0) and bool(self.weight < jnp.inf)):
+            raise InputError(f"a weight must be a positive number, got {weight}")
+        if not isinstance(sampler, Sampler):
+            raise InputError(f"a sampler is an object such as Sobol(), got {sampler!r}")
+        if domain.size is not None and self.points > domain.size:
+            raise InputError(
+                f"{self.points} points were asked of data that have {domain.size}: leave `points` "
+                f"out to use them all"
+            )
+
+    def with_points(self, points: int | None) -> "Condition":
+        """The same condition with another number of points, or with as many as are proposed."""
+        return Condition(self.residual, self.domain, self.weight, points, self.sampler)
+
+    def with_sampler(self, sampler: Sampler) -> "Condition":
+        """The same condition with its points drawn another way."""
+        points = self.points if self.is_sized else None
+        return Condition(self.residual, self.domain, self.weight, points, sampler)
+
+    def sample(self, key: PRNGKeyArray) -> Points:
+        return self.domain.sample(key, self.points, self.sampler)
+
+    def rows(self, model: Any, point: Point) -> Float[Array, " k"]:
+        """The residual at one point, as a vector."""
+        return jnp.atleast_1d(self.residual(model, point))
+
+    def check(self, name: str, model: Any) -> None:
+        """The model and the residual fit each other and the domain; nothing is computed."""
+        points = jax.eval_shape(self.sample, jax.random.key(0))
+        point = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), points)
+        shapes = jax.tree.map(lambda p: p.shape, point)
+        try:
+            out = eqx.filter_eval_shape(self.residual, model, point)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            raise InputError(
+                f"condition {name!r} cannot be evaluated at one point, of shape {shapes}: {reason}"
+                f"{_remedy(error, model, point)}"
+            ) from error
+        if callable(out):
+            raise InputError(
+                f"condition {name!r} returns a function, not its value at the point: write "
+                f"laplacian(u)(x), not laplacian(u) or laplacian(u, x)"
+            )
+        if not hasattr(out, "shape") or len(out.shape) > 1 or out.size == 0:
+            found = getattr(out, "shape", type(out).__name__)
+            raise InputError(
+                f"condition {name!r} must return one number or a vector at one point, shape () or "
+                f"(k,), got {found}"
+            )
+        if out.dtype != jnp.float64:
+            raise InputError(f"condition {name!r} must return float64, got {out.dtype}")
+
+
+def _remedy(error: Exception, model: Any, point: Point) -> str:
+    """What may have gone wrong in a residual."""
+    if isinstance(error, InputError):
+        return ""
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return " (write jnp.sin, with jax.numpy, in place of numpy.sin)"
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return " (write jnp.where(a > b, …, …) in place of if, and jnp.sin in place of math.sin)"
+    x = coordinates(point)
+    try:
+        value = eqx.filter_eval_shape(model, x)
+    except Exception:  # whatever it raises
+        return f" (does the model take {x.size} coordinates?)"
+    if isinstance(point, tuple):
+        return " (the point is a pair: unpack it, as in x, n = point)"
+    found = getattr(value, "shape", type(value).__name__)
+    what = f"{type(model).__name__} with values of shape {found}"
+    return f" (a residual gets the model, here {what}, and a point)"
+
+
+def _default_points(domain: Domain) -> int:
+    if domain.size is not None:
+        return domain.size
+    return INTERIOR_POINTS if domain.has_volume else SURFACE_POINTS

@@ -1,0 +1,1 @@
+"""Where equations and optimizers meet: residuals, Jacobians and kernels of one batch."""

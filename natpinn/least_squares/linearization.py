@@ -1,0 +1,121 @@
+"""A least-squares problem near some parameters: residual + J v, and products of J."""
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..models.theta import Theta
+from ..parallel.devices import BY_ROWS, DEVICES, REPLICATED, on_each_device
+from . import kernel
+from .kernel import Blocks, Rows
+
+if TYPE_CHECKING:
+    from .objective import LeastSquares
+
+
+class Linearization(eqx.Module):
+    """residual(θ + v) ≈ residual + J v, with the rows of each condition together.
+
+    The Jacobian is held, or else its rows are computed whenever the kernel needs them, and J v and
+    Jᵀ y by forward and reverse mode.
+    """
+
+    objective: "LeastSquares"
+    theta: Theta
+    residual: Float[Array, " n"]
+    jacobian: tuple[Blocks, ...] | None  # one row block for each condition
+
+    @property
+    def rows(self) -> dict[str, slice]:
+        """Which rows belong to which condition."""
+        counts = self.objective.row_counts(self.theta)
+        ends = list(accumulate(counts.values(), initial=0))
+        return dict(zip(counts, map(slice, ends[:-1], ends[1:]), strict=True))
+
+    def jvp(self, v: Theta) -> Float[Array, " n"]:
+        """J v."""
+        if self.jacobian is None:
+            return jax.jvp(self.objective.residual, (self.theta,), (v,))[1]
+        product = self._on_each_device(kernel.jacobian_vector, (BY_ROWS, REPLICATED), BY_ROWS)
+        return jnp.concatenate([product(rows, v) for rows in self.jacobian])
+
+    def vjp(self, y: Float[Array, " n"]) -> Theta:
+        """Jᵀ y."""
+        if self.jacobian is None:
+            return jax.vjp(self.objective.residual, self.theta)[1](y)[0]
+
+        def total(rows: Blocks, y: Float[Array, " n"]) -> Theta:
+            return self._sum_over_devices(kernel.vector_jacobian(rows, y))
+
+        product = self._on_each_device(total, (BY_ROWS, BY_ROWS), REPLICATED)
+        parts = [product(r, y[i]) for r, i in zip(self.jacobian, self.rows.values(), strict=True)]
+        return jax.tree.map(lambda *leaves: sum(leaves), *parts)
+
+    def kernel(self) -> Float[Array, "n n"]:
+        """J Jᵀ."""
+        plan = self.objective.plan
+        return self._assemble(
+            lambda rows: kernel.kernel(rows, plan.working_bytes, plan.mesh is not None)
+        )
+
+    def kernel_mm(self, y: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """J (Jᵀ Y), without the kernel."""
+        plan = self.objective.plan
+        return self._assemble(
+            lambda rows, y: kernel.kernel_times(rows, y, plan.working_bytes, plan.mesh is not None),
+            y,
+        )
+
+    def kernel_cost(self) -> float:
+        """The operations of `kernel`, known before anything is computed."""
+        return kernel.assembly_cost(self._counted_shapes())
+
+    def product_cost(self, columns: int) -> float:
+        """The operations of `kernel_mm`."""
+        return kernel.product_cost(self._counted_shapes(), columns)
+
+    def _counted_shapes(self) -> list[tuple[Blocks, int]]:
+        shapes = self.objective.block_shapes(self.theta)
+        counts = self.objective.row_counts(self.theta)
+        return [(shapes[name], counts[name]) for name in counts]
+
+    def gramian(self) -> Float[Array, "p p"]:
+        """Jᵀ J."""
+        plan = self.objective.plan
+        return self._assemble(lambda rows: kernel.gramian(rows, plan.mesh is not None))
+
+    def _assemble(self, assemble: Callable[..., Array], *others: Array) -> Array:
+        """An array from the rows of all conditions, held or streamed, and from other arrays."""
+        shared = (REPLICATED,) * len(others)
+
+        def streamed(objective: "LeastSquares", theta: Theta, *others: Array) -> Array:
+            rows = [objective.stream(name, theta) for name in objective.conditions]
+            return assemble(rows, *others)
+
+        if self.jacobian is None:
+            work = self._on_each_device(streamed, (REPLICATED, REPLICATED, *shared), REPLICATED)
+            return work(self.objective, self.theta, *others)
+        counts = self.objective.row_counts(self.theta).values()
+
+        def held(jacobian: tuple[Blocks, ...], *others: Array) -> Array:
+            rows = [_held(blocks, n) for blocks, n in zip(jacobian, counts, strict=True)]
+            return assemble(rows, *others)
+
+        work = self._on_each_device(held, (BY_ROWS, *shared), REPLICATED)
+        return work(self.jacobian, *others)
+
+    def _on_each_device(self, function: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        return on_each_device(function, self.objective.plan, in_specs, out_specs)
+
+    def _sum_over_devices(self, tree: Any) -> Any:
+        return tree if self.objective.plan.mesh is None else jax.lax.psum(tree, DEVICES)
+
+
+def _held(rows: Blocks, count: int) -> Rows:
+    """Rows that are there: one chunk."""
+    return Rows(count, count, lambda i: rows, lambda i: rows)

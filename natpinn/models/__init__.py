@@ -1,0 +1,1 @@
+"""Networks, and what of a model is trained."""

@@ -1,0 +1,57 @@
+"""The network that is used when none is given."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..checks import whole
+from ..errors import InputError
+
+
+class MLP(eqx.Module):
+    """x ↦ W_L tanh(… tanh(W₁x + b₁) …) + b_L, weights and biases uniform in ±1/√fan_in."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    embedding: Callable[[Array], Array] | None
+    activation: Callable[[Array], Array] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        widths: Sequence[int],
+        outputs: int | Literal["scalar"] = "scalar",
+        *,
+        key: PRNGKeyArray,
+        activation: Callable[[Array], Array] = jnp.tanh,
+        embedding: Callable[[Array], Array] | None = None,
+    ):
+        widths = check_widths(widths)
+        first = inputs if embedding is None else jax.eval_shape(embedding, jnp.zeros(inputs)).size
+        self.layers = _draw_layers((first, *widths, outputs), key)
+        self.embedding = embedding
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, "..."]:
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers[:-1]:
+            x = self.activation(layer(x))
+        return self.layers[-1](x)
+
+
+@eqx.filter_jit  # one program for all layers
+def _draw_layers(sizes: tuple[Any, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Linear, ...]:
+    keys = jax.random.split(key, len(sizes) - 1)
+    pairs = zip(sizes[:-1], sizes[1:], keys, strict=True)
+    return tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in pairs)
+
+
+def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """The widths of hidden layers."""
+    if not isinstance(widths, Sequence) or isinstance(widths, str):
+        raise InputError(f"widths are a list, as in [{widths}], got {widths!r}")
+    return tuple(whole(width, "a width") for width in widths)

@@ -1,0 +1,1 @@
+"""Memory plans and batch sizes, from shapes."""

@@ -1,0 +1,80 @@
+"""How many points a step has where nobody has said: from the net, the dimension and the memory."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from ..optimizers.base import Demand, Optimizer
+from ..parallel import processes as cluster
+from ..parallel.plan import Plan
+from ..problems.problem import Problem
+from . import fit as planner
+from . import size as sizes
+from .planned import step_memory
+from .size import Size
+
+POINTS = 100  # of a domain with a volume, times the square of its dimension
+MOST_POINTS = 3000
+SURFACE_SHARE = 0.2  # of them, for a domain of lower dimension
+FEWEST_POINTS = 20  # below, it is the plan that has to find memory
+SHRINK = 0.8  # while a step is too large
+CPU_OPERATIONS, GPU_OPERATIONS = 5e9, 3e12  # of a step, which then takes about a tenth of a second
+LONG = 10  # times as many: a user is told
+
+
+def propose(
+    problem: Problem, model: Any, optimizer: Optimizer, memory_limit: int | None = None
+) -> dict[str, int]:
+    """Points for each condition of which nobody has said how many it has.
+
+    They grow with the dimension, as long as they make no more rows than the model has parameters, a
+    step stays short, and the whole Jacobian stays in memory, together with that of all other
+    conditions.
+    """
+    if all(c.is_sized for c in problem.conditions.values()):
+        return {}
+    limit = planner.SAFETY * step_memory(memory_limit)
+    objective, theta = problem.objective(model, problem.sample(jax.random.key(0)))
+    size = sizes.size_of(objective, theta, optimizer)
+    wanted = float(min(POINTS * problem.domain.dimension**2, MOST_POINTS))
+    while True:
+        points = _shares(problem, wanted)
+        size = sizes.resized(size, points, theta, optimizer)
+        own = replace(size, conditions={name: size.conditions[name] for name in points})
+        is_small = own.rows <= own.parameters and _operations(own) <= _most_operations()
+        if (is_small and planner.peak(size, Plan()) <= limit) or wanted <= FEWEST_POINTS:
+            return cluster.from_first(points)  # each of them may have other memory free
+        wanted *= SHRINK
+
+
+def advise(problem: Problem, size: Size) -> str:
+    """What is worth knowing about a step that is long for this device, or nothing."""
+    times = _operations(size) / _most_operations()
+    is_natural = size.demand is Demand.KERNEL and size.sketch_columns is None
+    if not is_natural or size.rows > size.parameters or times < LONG:
+        return ""
+    free = [name for name, c in problem.conditions.items() if c.domain.size is None]
+    settings = " ".join(f"--set points.{name}=none" for name in free)
+    return (
+        f"steps are {times:.0f} times as long as natpinn would make them on this "
+        f"{jax.default_backend().upper()}; to let it choose how many points they have: {settings}"
+    )
+
+
+def _shares(problem: Problem, wanted: float) -> dict[str, int]:
+    return {
+        name: max(1, round(wanted if c.domain.has_volume else SURFACE_SHARE * wanted))
+        for name, c in problem.conditions.items()
+        if not c.is_sized
+    }
+
+
+def _most_operations() -> float:
+    return CPU_OPERATIONS if jax.default_backend() == "cpu" else GPU_OPERATIONS
+
+
+def _operations(size: Size) -> float:
+    """Of a step of a natural gradient, whatever the optimizer."""
+    kernel = sum(map(sum, sizes.kernel_flops(size).values()))
+    return sizes.linearize_flops(size, Plan()) + kernel + size.rows**3 / 3

@@ -1,0 +1,148 @@
+"""The plan that keeps the memory of a step under a limit."""
+
+from dataclasses import replace
+from typing import Any
+
+from jax.sharding import Mesh
+
+from ..errors import InputError
+from ..least_squares import kernel
+from ..least_squares.factoring import Factors
+from ..least_squares.kernel import FLOAT
+from ..memory import show_bytes
+from ..optimizers.base import Demand
+from ..optimizers.line_search import CANDIDATES
+from ..parallel.plan import Plan
+from .size import ConditionSize, Size
+
+SAFETY = 0.95  # of the limit is planned for: compilers are not exact
+FEWEST_POINTS = 16  # at once and per device: below, recomputation takes longer than it saves
+REMEDY = "use fewer points, free memory, or raise --memory-limit if you have set one"
+GRADIENT_COPIES = 2  # of all rows of a condition, while they are multiplied to a Gramian
+ROWS_SHARE = 0.75  # of the memory, for streamed rows; the rest is for their products
+
+
+def choose(size: Size, limit: int, mesh: Mesh | None = None) -> Plan:
+    """The fastest plan that stays under the limit: hold all, form less at once, hold nothing."""
+    whole = Plan(mesh=mesh)
+    if peak(size, whole) <= SAFETY * limit:
+        return whole
+    room = int(SAFETY * limit) - size.fixed_bytes
+    plan = _hold(size, room, whole) or _stream(size, room, whole)
+    if plan is None:
+        raise InputError(
+            f"a step needs more than {show_bytes(limit)}: {show_bytes(size.fixed_bytes)} for the "
+            f"solver's matrices (N = {size.rows:,} rows, P = {size.parameters:,} parameters) and "
+            f"the optimizer's state alone; {REMEDY}"
+        )
+    return plan
+
+
+def peak(size: Size, plan: Plan) -> int:
+    """The most memory that a step takes on one device."""
+    return size.fixed_bytes + max(phases(size, plan).values())
+
+
+def phases(size: Size, plan: Plan) -> dict[str, int]:
+    """What each part of a step takes on one device, beside what is there all the time."""
+    sizes = [(c, plan.chunk(c.points)) for c in size.conditions.values()]
+    candidates = plan.candidates_at_once or CANDIDATES
+    found = {
+        "linearize": max(n * c.linearize_bytes for c, n in sizes) + _held_bytes(size, plan),
+        "line search": candidates * max(n * c.forward_bytes for c, n in sizes),
+    }
+    if size.demand is Demand.LAYERS:
+        found["layers"] = max(n * _point_bytes(size, c, plan) for c, n in sizes)
+    elif size.demand is Demand.KERNEL:
+        streamed = max(n * _point_bytes(size, c, plan) for c, n in sizes)
+        rows = size.held_bytes if plan.held else streamed
+        found["Gramian" if size.is_primal else "kernel"] = rows + _formed_bytes(size, plan)
+    return {name: count // plan.devices for name, count in found.items()}
+
+
+def _hold(size: Size, room: int, plan: Plan) -> Plan | None:
+    """What is needed of the Jacobian stays; fewer points and gradients are in work at once."""
+    left = room - _held_bytes(size, plan) // plan.devices
+    if left < _gradient_bytes(size, plan) // plan.devices:
+        return None
+    most = max(_point_bytes(size, c, plan) for c in size.conditions.values())
+    points = max(left, 0) * plan.devices // most
+    if points < FEWEST_POINTS * plan.devices:
+        return None
+    return _share(size, room, left, replace(plan, points_at_once=points))
+
+
+def _stream(size: Size, room: int, plan: Plan) -> Plan | None:
+    """Rows are computed chunk by chunk or pair by pair: most of the room is for them."""
+    plan = replace(plan, held=False)
+    most = max(_point_bytes(size, c, plan) for c in size.conditions.values())
+    points = int(max(room, 0) * ROWS_SHARE * plan.devices / most)
+    if points < plan.devices:
+        return None
+    plan = replace(plan, points_at_once=points)
+    return _share(size, room, int((1 - ROWS_SHARE) * room), plan)
+
+
+def _share(size: Size, room: int, left: int, plan: Plan) -> Plan:
+    """What is left is for all that products form; a line search comes later and has all room."""
+    formed = len(_formed(size, plan))
+    plan = replace(plan, working_bytes=left // formed if formed else None)
+    each = phases(size, replace(plan, candidates_at_once=1))["line search"]
+    return replace(plan, candidates_at_once=max(1, min(CANDIDATES, room // max(each, 1))))
+
+
+def _held_bytes(size: Size, plan: Plan) -> int:
+    """The Jacobian, if it is there all the time, and what products with vectors make of it."""
+    copies = {Demand.PRODUCTS: 2, Demand.KERNEL: 1}.get(size.demand, 0)
+    return copies * size.held_bytes if plan.held else 0
+
+
+def _point_bytes(size: Size, condition: ConditionSize, plan: Plan) -> int:
+    """What is in work for each point of a chunk, the results included that are not held."""
+    results = 0
+    if size.demand is Demand.LAYERS:
+        results = 2 * condition.layer_bytes
+    elif size.is_primal and not plan.held:
+        formed = GRADIENT_COPIES * FLOAT * condition.rows * size.parameters
+        results = condition.block_bytes + formed
+    elif size.demand is Demand.KERNEL and not plan.held:
+        results = 2 * condition.block_bytes
+    return condition.linearize_bytes + results
+
+
+def _formed_bytes(size: Size, plan: Plan) -> int:
+    """All that is formed from factors for products; compilers may have it all at once."""
+    limit = plan.working_bytes
+    formed = (n if limit is None else min(n, limit * plan.devices) for n in _formed(size, plan))
+    return _gradient_bytes(size, plan) + sum(formed)
+
+
+def _gradient_bytes(size: Size, plan: Plan) -> int:
+    """What a Gramian has formed of a Jacobian that is held: one condition at a time, as a whole."""
+    if not (size.is_primal and plan.held):
+        return 0
+    rows = max(c.points * c.rows for c in size.conditions.values())
+    return GRADIENT_COPIES * FLOAT * rows * size.parameters
+
+
+def _formed(size: Size, plan: Plan) -> list[int]:
+    """The bytes of the gradients that are formed, per leaf and condition, and of the products of
+    factors, per leaf and pair of conditions."""
+    if size.demand is not Demand.KERNEL or size.is_primal:
+        return []
+    shapes: list[tuple[list[Any], int]] = [
+        (kernel.leaves(c.blocks), plan.chunk(c.points) * c.rows) for c in size.conditions.values()
+    ]
+    gradients: dict[tuple[int, int], int] = {}
+    products: list[int] = []
+    for i, (left, n) in enumerate(shapes):
+        for j, (right, m) in enumerate(shapes[: i + 1]):
+            for leaf, (a, b) in enumerate(zip(left, right, strict=True)):
+                if kernel.structure_pays(a, b):
+                    share = kernel.TILES**2 if i == j else 1
+                    products.append(2 * FLOAT * a.streams * b.streams * n * m // share)
+                    continue
+                for side, block, rows in ((i, a, n), (j, b, m)):
+                    if isinstance(block, Factors):
+                        gradients[side, leaf] = FLOAT * rows * kernel.leaf_size(block)
+    return [*gradients.values(), *products]

@@ -1,0 +1,232 @@
+"""What a step is made of: rows, parameters, bytes and operations, from shapes alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ..least_squares import kernel
+from ..least_squares.factoring import dense_layers
+from ..least_squares.kernel import FLOAT, Blocks
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta, parameter_count
+from ..optimizers.base import Demand, Optimizer
+from ..parallel.devices import point_count
+from ..parallel.plan import Plan
+from ..programs import inner_programs
+
+VECTORS = 8  # copies of the parameters that a step has beside its state
+
+
+@dataclass(frozen=True)
+class ConditionSize:
+    """What one condition adds to a step."""
+
+    points: int
+    rows: int  # of each point
+    blocks: Blocks  # shapes of the Jacobian at one point
+    block_bytes: int  # of the Jacobian, per point
+    linearize_bytes: int  # beside it while it is computed, per point
+    forward_bytes: int  # while the residual is computed, per point
+    linearize_flops: int  # per point
+    layer_bytes: int  # of the factors of all layers, per point; 0 if none are needed
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a step is made of."""
+
+    conditions: dict[str, ConditionSize]
+    parameters: int
+    state_bytes: int
+    demand: Demand
+    system_bytes: int  # of the matrices of the optimizer's solver
+    is_primal: bool  # the Gramian is formed in place of the kernel
+    sketch_columns: int | None  # vectors that the kernel is multiplied with, if it is never formed
+
+    @property
+    def rows(self) -> int:
+        return sum(c.points * c.rows for c in self.conditions.values())
+
+    @property
+    def most_points(self) -> int:
+        return max(c.points for c in self.conditions.values())
+
+    @property
+    def explicit_bytes(self) -> int:
+        """Of a Jacobian with all gradients formed."""
+        return FLOAT * self.rows * self.parameters
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the Jacobian as it is held: factors where these are smaller."""
+        return sum(c.points * c.block_bytes for c in self.conditions.values())
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What no plan can avoid."""
+        return self.state_bytes + VECTORS * FLOAT * self.parameters + self.system_bytes
+
+
+def size_of(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> Size:
+    """The sizes of a step; nothing is computed."""
+    counts = objective.row_counts(theta)  # after padding
+    conditions = {n: _condition_size(objective, theta, n, optimizer.demand) for n in counts}
+    return _size(conditions, sum(counts.values()), theta, optimizer)
+
+
+def resized(size: Size, points: Mapping[str, int], theta: Theta, optimizer: Optimizer) -> Size:
+    """The sizes of a step with other numbers of points, on one device."""
+    conditions = {
+        name: replace(c, points=points.get(name, c.points)) for name, c in size.conditions.items()
+    }
+    rows = sum(c.points * c.rows for c in conditions.values())
+    return _size(conditions, rows, theta, optimizer)
+
+
+def _size(
+    conditions: dict[str, ConditionSize], rows: int, theta: Theta, optimizer: Optimizer
+) -> Size:
+    state = jax.eval_shape(optimizer.init, theta)
+    parameters = parameter_count(theta)
+    return Size(
+        conditions,
+        parameters,
+        _bytes_of(theta) + _bytes_of(state),
+        optimizer.demand,
+        optimizer.system_bytes(rows, parameters)
+        + (_bytes_of(state) if optimizer.demand is Demand.LAYERS else 0),  # renewed beside the old
+        optimizer.is_primal(rows, parameters),
+        optimizer.sketch_columns(rows),
+    )
+
+
+def system_flops(size: Size) -> tuple[int, int]:
+    """To form what a natural gradient solves, or multiply it with a sketch's vectors; to solve."""
+    n, p, k = size.rows, size.parameters, size.sketch_columns
+    if size.demand is not Demand.KERNEL:
+        return 0, 0
+    if size.is_primal:
+        return n * p * (p + 1), p**3 // 3
+    if k is not None:
+        return 4 * n * p * k, 6 * n * k**2
+    return sum(map(sum, kernel_flops(size).values())), n**3 // 3
+
+
+def kernel_flops(size: Size) -> dict[tuple[str, str], tuple[int, int]]:
+    """For each pair of conditions, the operations of products of factors and of gradients."""
+    names, found = list(size.conditions), {}
+    for i, left in enumerate(names):
+        for right in names[: i + 1]:
+            a, b = size.conditions[left], size.conditions[right]
+            n, m = a.points * a.rows, b.points * b.rows
+            pairs = (n * (n + 1) // 2) if left == right else n * m
+            structured = explicit = 0
+            leaves: list[Any] = [kernel.leaves(a.blocks), kernel.leaves(b.blocks)]
+            for x, y in zip(*leaves, strict=True):
+                if kernel.structure_pays(x, y):
+                    streams, (_, out, into) = x.streams * y.streams, x.shape
+                    structured += pairs * streams * (2 * (out + into) + 1)
+                else:
+                    explicit += pairs * 2 * kernel.leaf_size(x)
+            found[left, right] = (structured, explicit)
+    return found
+
+
+def linearize_flops(size: Size, plan: Plan) -> int:
+    """The operations of all linearizations of a step: each row once, or again for every pair."""
+    once = sum(c.points * c.linearize_flops for c in size.conditions.values())
+    if plan.held or size.is_primal:
+        return once
+    if size.sketch_columns is not None:
+        return 2 * once
+    total, chunks = 0, [-(-c.points // plan.chunk(c.points)) for c in size.conditions.values()]
+    for i, c in enumerate(size.conditions.values()):
+        later = sum(chunks[i + 1 :])  # strips of later conditions, each of which needs all of these
+        total += c.points * c.linearize_flops * ((chunks[i] + 1) / 2 + later + (i > 0))
+    return int(total)
+
+
+def _condition_size(
+    objective: LeastSquares, theta: Theta, name: str, demand: Demand
+) -> ConditionSize:
+    points = objective.points[name]
+
+    def some(n: int) -> tuple[Any, Any]:
+        here = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((n, *leaf.shape[1:]), leaf.dtype), points
+        )
+        return here, jax.ShapeDtypeStruct((n,), np.float64)
+
+    def linearize(theta: Theta, points: Any, scale: Any) -> Any:
+        return objective.linearize_points(name, theta, points, scale)
+
+    def forward(theta: Theta, points: Any, _: Any) -> Any:
+        model = eqx.combine(theta, objective.frozen)
+        return jax.vmap(lambda x: objective.conditions[name].rows(model, x))(points)
+
+    one, two = (jax.make_jaxpr(linearize)(theta, *some(n)).jaxpr for n in (1, 2))
+    residual, blocks = jax.eval_shape(linearize, theta, *some(1))
+    layers = dense_layers(theta) if demand is Demand.LAYERS else []
+    ahead = [jax.make_jaxpr(forward)(theta, *some(n)).jaxpr for n in (1, 2)]
+    return ConditionSize(
+        points=point_count(points),
+        rows=len(residual),
+        blocks=blocks,
+        block_bytes=_bytes_of(blocks),
+        linearize_bytes=_live_bytes(two) - _live_bytes(one),
+        forward_bytes=_live_bytes(ahead[1]) - _live_bytes(ahead[0]),
+        linearize_flops=_flops(one),
+        layer_bytes=_bytes_of(objective.layer_shapes(name, theta, layers)) if layers else 0,
+    )
+
+
+def _flops(jaxpr: Any) -> int:
+    """Operations of a program: of its products, and one for each element of anything else."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = inner_programs(equation)
+        size = sum(int(np.prod(v.aval.shape)) for v in equation.outvars)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            size *= 2 * int(np.prod([shape[axis] for axis in contracted]))
+        total += sum(map(_flops, inner)) if inner else size
+    return total
+
+
+def _live_bytes(jaxpr: Any) -> int:
+    """The most bytes that are alive at once when a program runs line by line."""
+    last_use: dict[Any, int] = {}
+    for i, equation in enumerate(jaxpr.eqns):
+        last_use.update({atom: i for atom in equation.invars if not hasattr(atom, "val")})
+    for atom in jaxpr.outvars:
+        if not hasattr(atom, "val"):
+            last_use[atom] = len(jaxpr.eqns)
+    alive = most = 0
+    inputs = {*jaxpr.invars, *jaxpr.constvars}
+    for i, equation in enumerate(jaxpr.eqns):
+        inside = max((_live_bytes(inner) for inner in inner_programs(equation)), default=0)
+        made = sum(_aval_bytes(v) for v in equation.outvars if v in last_use)
+        most = max(most, alive + max(made, inside))
+        alive += made
+        done = {a for a in equation.invars if not hasattr(a, "val") and last_use.get(a) == i}
+        alive -= sum(_aval_bytes(a) for a in done - inputs)
+        most = max(most, alive)
+    return most
+
+
+def _aval_bytes(variable: Any) -> int:
+    aval = variable.aval
+    return int(np.prod(aval.shape)) * getattr(aval.dtype, "itemsize", 8)
+
+
+def _bytes_of(tree: Any) -> int:
+    return sum(
+        int(np.prod(leaf.shape)) * getattr(leaf.dtype, "itemsize", 8)
+        for leaf in jax.tree.leaves(tree)
+        if hasattr(leaf, "shape")
+    )

@@ -1,0 +1,1 @@
+"""Runs: configurations, folders, checkpoints, solutions."""

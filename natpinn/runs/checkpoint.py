@@ -1,0 +1,218 @@
+"""Arrays on disk: under the names of their leaves, with checksums, nothing that could run.
+
+Orbax writes in the background, and all or nothing. It is given one array, the bytes of an npz
+archive: many arrays would fail one by one on a full disk, and have no checksums.
+"""
+
+import io
+import logging
+import shutil
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import InputError, NatpinnWarning
+from ..parallel.devices import on_this_process
+
+CONTENT = "npz"  # the name of the one array that holds the others
+KEPT = 2  # checkpoints of a run
+TEMPORARY = ".orbax-checkpoint-tmp"  # what is being written, or was when a process died
+
+
+class DamagedError(InputError):
+    """What is on disk is not what was written."""
+
+
+def write(path: Path, tree: Any) -> None:
+    """The arrays of a pytree, each under the path of its leaf; all of them or nothing."""
+    writer = Writer()
+    writer.start(path, tree)
+    writer.finish()
+
+
+def read(path: Path, like: Any) -> Any:
+    """Arrays in a pytree of the same leaves and shapes as `like`."""
+    wanted = named_arrays(like)
+    arrays = _read_arrays(path, wanted)
+    leaves, structure = jax.tree.flatten(like)
+    return structure.unflatten(
+        [_like(old, arrays[name]) for name, old in zip(wanted, leaves, strict=True)]
+    )
+
+
+def latest(folder: Path, like: Any) -> Any | None:
+    """The newest checkpoint that is whole, or None if there never was one.
+
+    Damaged ones are removed when one before them is whole.
+    """
+    found = steps(folder)
+    for step in reversed(found):
+        try:
+            tree = read(folder / str(step), like)
+        except DamagedError as error:
+            if step == found[0]:
+                raise DamagedError(
+                    f"{error}, and there is no older checkpoint: start the run again, in another "
+                    f"folder"
+                ) from error
+            message = f"{error}: going on from the checkpoint before"
+            warnings.warn(message, NatpinnWarning, stacklevel=2)
+        else:
+            for damaged in (s for s in found if s > step and jax.process_index() == 0):
+                shutil.rmtree(folder / str(damaged), ignore_errors=True)
+            return tree
+    return None
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps that have a checkpoint."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+class Checkpoints:
+    """The last checkpoints of a run, written while training goes on. Errors are OSErrors."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._writer = Writer()
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writer.is_writing
+
+    def start(self, step: int, tree: Any) -> None:
+        """Begin to write, after what is being written."""
+        self.finish()
+        if step not in steps(self.folder):
+            self._writer.start(self.folder / str(step), tree)
+
+    def finish(self) -> None:
+        """Wait until all is written, and drop what is no longer needed."""
+        try:
+            self._writer.finish()
+        finally:
+            for path in self.folder.glob(f"*{TEMPORARY}*"):
+                shutil.rmtree(path, ignore_errors=True)
+        for step in steps(self.folder)[:-KEPT]:
+            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+
+
+class Writer:
+    """One write at a time, in the background. Whatever goes wrong is an OSError."""
+
+    def __init__(self) -> None:
+        self._checkpointer: Any = None
+
+    @property
+    def is_writing(self) -> bool:
+        return self._checkpointer is not None
+
+    def start(self, path: Path, tree: Any) -> None:
+        packed = {CONTENT: np.frombuffer(_pack(named_arrays(tree)), np.uint8)}
+        self._checkpointer = _checkpointer()
+        try:
+            self._checkpointer.save(path.absolute(), packed, force=True)
+        except Exception as error:
+            raise _as_os_error(error) from error
+
+    def finish(self) -> None:
+        checkpointer, self._checkpointer = self._checkpointer, None
+        if checkpointer is None:
+            return
+        try:
+            checkpointer.wait_until_finished()
+        except Exception as error:
+            raise _as_os_error(error) from error
+        finally:
+            checkpointer.close()
+
+
+def named_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """Copies of the leaves of a pytree, each under its path; typed keys as their data."""
+    named = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(on_this_process(tree)):
+        name = jax.tree_util.keystr(path, simple=True, separator=".").replace("/", "%2F")
+        if name in named:
+            raise InputError(f"two parameters have the name {name!r}: rename one of them")
+        named[name] = np.array(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return named
+
+
+def _pack(arrays: dict[str, np.ndarray]) -> memoryview:
+    """An npz archive. (`numpy.savez` takes names as keywords, and some are its own.)"""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    return content.getbuffer()
+
+
+def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if not path.is_dir():
+        raise DamagedError(f"{path} does not exist")
+    try:
+        with _checkpointer() as checkpointer:
+            (stored,) = dict(checkpointer.metadata(path.absolute()).item_metadata).values()
+            like = {CONTENT: np.zeros(stored.shape, np.uint8)}
+            content = checkpointer.restore(path.absolute(), like)[CONTENT]
+        with np.load(io.BytesIO(content.tobytes()), allow_pickle=False) as archive:
+            arrays = dict(archive)  # reading checks the checksums
+    except Exception as error:  # whatever the libraries make of bytes that are not theirs
+        raise DamagedError(f"{path} is damaged: {_first_line(error)}") from error
+    found, expected = _kinds(arrays), _kinds(wanted)
+    if found != expected:
+        differing = min(name for name, _ in found.items() ^ expected.items())
+        what = "optimizer" if ".optimizer." in differing else "model"
+        raise InputError(
+            f"{path} does not fit the {what}: {differing!r} is stored with shape and type "
+            f"{found.get(differing)}, the {what} has {expected.get(differing)}; pass the {what} "
+            f"that the run had"
+        )
+    return arrays
+
+
+def _kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[Any, str]]:
+    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
+
+
+def _checkpointer() -> Any:
+    """One that this process uses by itself, whatever other processes there are."""
+    import orbax.checkpoint as ocp
+
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # errors are raised, and told by natpinn
+    this = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=this,
+        active_processes={this} if jax.process_count() > 1 else None,
+        barrier_sync_key_prefix=f"natpinn-{this}" if jax.process_count() > 1 else None,
+    )
+    return ocp.StandardCheckpointer(multiprocessing_options=alone)
+
+
+def _like(leaf: Any, array: np.ndarray) -> Any:
+    if isinstance(leaf, jax.Array):
+        return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
+    return array
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    if isinstance(error, OSError):
+        return error
+    reason = "No space left on device" if "No space left" in str(error) else _first_line(error)
+    return OSError(0, reason)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -1,0 +1,207 @@
+"""The one writer of run folders."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shlex
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ..errors import InputError, NatpinnWarning
+from .checkpoint import Checkpoints
+from .records import (
+    CHECKPOINT,
+    CONFIG,
+    METRICS,
+    PARTIAL,
+    SUMMARY,
+    read_summary,
+    record_line,
+    replace_text,
+)
+
+
+class RunFolder:
+    """Writes one run as it happens, and locks its folder until it is closed.
+
+    Where writing fails, as on a full disk, the records wait in memory, and training goes on.
+    """
+
+    def __init__(self, path: Path, is_new: bool = True):
+        self.path = path
+        self._paused: set[str] = set()
+        self._checkpoints = Checkpoints(path / CHECKPOINT)
+        try:
+            if is_new:
+                path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(path)
+        except OSError as error:
+            verb = "write to" if is_new else "read"
+            raise InputError(f"cannot {verb} {path}: {error.strerror}") from error
+        if is_new:
+            with self._closed_on_error():
+                check_free(path, is_mine=True)
+
+    def begin(self, config: dict[str, Any], history: Sequence[dict[str, float]] = ()) -> None:
+        """Write the settings, and the records of a run that goes on."""
+        self._config = config
+        self._lines = [record_line(record) for record in history]
+        with self._closed_on_error():
+            try:
+                self._write_texts(self.path)
+                (self.path / SUMMARY).unlink(missing_ok=True)
+            except OSError as error:
+                raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    def append(self, record: dict[str, float]) -> None:
+        """One evaluation."""
+        self._lines.append(record_line(record))
+        self._attempt("metrics", self._write_lines)
+
+    def checkpoint(self, step: int, tree: Any) -> None:
+        """Write a checkpoint in the background; whether that works is known the next time."""
+        was_writing = self._checkpoints.is_writing
+        self._attempt("checkpoints", self._checkpoints.finish, is_proof=was_writing)
+        self._attempt("checkpoints", lambda: self._checkpoints.start(step, tree), is_proof=False)
+
+    def finish(self, write_results: Callable[[Path], None]) -> Path | None:
+        """Write all that is left, into another folder if this one has become useless.
+
+        None: there is no room anywhere, and the result is in memory only.
+        """
+        self._attempt("checkpoints", self._checkpoints.finish, is_proof=False)
+        try:
+            self._secure()
+            self._write_texts(self.path)
+            write_results(self.path)
+            return self.path
+        except OSError as error:
+            return self._rescue(error, write_results)
+        finally:
+            self.close()
+
+    def _rescue(self, reason: OSError, write_results: Callable[[Path], None]) -> Path | None:
+        failure = f"cannot write to {self.path}: {reason.strerror}"
+        try:
+            rescue = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-"))
+            self._write_texts(rescue)
+            write_results(rescue)
+        except OSError as error:
+            where = tempfile.gettempdir()
+            _warn(f"{failure}, nor to {where}: {error.strerror}; the result is in memory only")
+            return None
+        _warn(f"{failure}; the run is saved to {rescue}")
+        return rescue
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _attempt(self, what: str, write: Callable[[], None], is_proof: bool = True) -> None:
+        """Write something; if that fails, say so once and go on."""
+        try:
+            self._secure()
+            write()
+        except OSError as error:
+            if what not in self._paused:
+                _warn(
+                    f"cannot write {what} to {self.path}: {error.strerror}; training goes on, and "
+                    f"writing is tried again"
+                )
+            self._paused.add(what)
+        else:
+            if what in self._paused and is_proof:
+                _warn(f"writing {what} to {self.path} works again")
+                self._paused.discard(what)
+
+    def _secure(self) -> None:
+        """The folder is still the one that was locked; one that is gone is made again."""
+        assert self._lock is not None
+        if self.path.exists():
+            if not os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
+                raise OSError(errno.ESTALE, "it is no longer the folder that the run began in")
+            return
+        self.path.mkdir(parents=True)
+        os.close(self._lock)
+        self._lock = _lock(self.path)
+        self._write_texts(self.path)
+        _warn(f"{self.path} was removed, and is written again")
+
+    def _write_texts(self, path: Path) -> None:
+        replace_text(path / CONFIG, tomli_w.dumps(self._config))
+        replace_text(path / METRICS, "".join(self._lines))
+        self._written, self._size = len(self._lines), (path / METRICS).stat().st_size
+
+    def _write_lines(self) -> None:
+        """Add the lines that are missing, over what a write that failed may have left."""
+        text = "".join(self._lines[self._written :]).encode()
+        with (self.path / METRICS).open("r+b", buffering=0) as metrics:
+            metrics.seek(self._size)
+            if metrics.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            metrics.truncate()
+        self._written, self._size = len(self._lines), self._size + len(text)
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError:
+            self.close()
+            raise
+
+
+def check_free(path: Path, is_mine: bool = False) -> None:
+    """A folder that a run may be written to: not there yet, or empty."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: choose a folder that is not there yet")
+        names = [p.name for p in path.iterdir()] if path.exists() else []
+    except OSError as error:
+        raise InputError(f"cannot use {path}: {error.strerror}") from error
+    if all(name.endswith(PARTIAL) for name in names):
+        return
+    if CONFIG not in names:
+        raise InputError(f"{path} holds other files: choose another folder with --out")
+    if not is_mine and is_locked(path):
+        raise InputError(f"{path} is in use by another process: choose another folder with --out")
+    if SUMMARY in names and read_summary(path).get("status") in ("finished", "diverged"):
+        raise InputError(f"{path} holds another run: choose another folder with --out")
+    raise InputError(
+        f"{path} holds an interrupted run: go on with `natpinn resume {shlex.quote(str(path))}`, "
+        f"or choose another folder with --out"
+    )
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process is writing to a run folder."""
+    try:
+        os.close(_lock(path))
+    except (InputError, OSError):
+        return True
+    return False
+
+
+def _lock(path: Path) -> int:
+    """A descriptor that locks a folder, until it is closed or the process ends."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(f"{path} is in use by another process") from None
+    except OSError:  # the file system has no locks
+        _warn(f"{path} cannot be locked: see to it that no other process writes to it")
+    return descriptor
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, NatpinnWarning, stacklevel=3)

@@ -1,0 +1,93 @@
+"""What a run folder holds, read back. A contract, since other tools read it."""
+
+import json
+import math
+import os
+import shlex
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+BEST, CHECKPOINT, PICTURE = "best", "checkpoint", "solution.png"
+PARTIAL = ".part"  # a file that is being written, or was when a process died
+
+
+def command(config: Path | str, settings: Mapping[str, Any]) -> str:
+    """What runs a configuration; no file runs code of a user's own, so that is named."""
+    problem, model = (str(settings.get(f"{part}.name")) for part in ("problem", "model"))
+    words = ["natpinn", "solve", *([problem] if ":" in problem else []), "--config", str(config)]
+    return shlex.join([*words, *(["--set", f"model.name={model}"] if ":" in model else [])])
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_read(path / CONFIG))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path / CONFIG} is not valid TOML: {error}") from error
+
+
+def read_history(path: Path) -> list[dict[str, float]]:
+    """The records of a run; a last line that was not written to its end does not count."""
+    records = []
+    lines = _read(path / METRICS).splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            assert line.endswith("\n")
+            assert isinstance(record["step"], int)
+        except (ValueError, AssertionError, KeyError, TypeError) as error:
+            if number == len(lines) and not line.endswith("\n"):
+                break
+            raise InputError(f"line {number} of {path / METRICS} cannot be read") from error
+        records.append({k: math.nan if v is None else v for k, v in record.items()})
+    return records
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads(_read(path / SUMMARY))
+        assert isinstance(summary, dict)
+    except (ValueError, AssertionError) as error:
+        raise InputError(f"{path / SUMMARY} cannot be read: {error}") from error
+    return summary
+
+
+def write_summary(path: Path, summary: dict[str, Any]) -> None:
+    replace_text(path / SUMMARY, summary_text(summary))
+
+
+def summary_text(summary: dict[str, Any]) -> str:
+    return json.dumps(_finite(summary), indent=2, ensure_ascii=False) + "\n"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """A file that has its old or its new text, whatever happens."""
+    partial = path.with_name(path.name + PARTIAL)
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text: {error.reason}") from error
+    except OSError as error:
+        raise InputError(
+            f"{path.parent} is not a run folder: {path.name} cannot be read"
+        ) from error
+
+
+def record_line(record: dict[str, float]) -> str:
+    return json.dumps(_finite(record)) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

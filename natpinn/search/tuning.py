@@ -1,0 +1,400 @@
+"""Hyper-parameter search in the paper's two stages: a wide random search, then a narrow one.
+
+All trials solve the same problem from the same start, and those of equal shapes share one compiled
+program. A study's folder has the search (`study.toml`), the trials of Optuna (`study.journal`), a
+run folder for each trial, and the best settings (`best.toml`).
+"""
+
+import contextlib
+import math
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ..errors import InputError
+from ..problems.problem import Problem
+from ..runs.config import Config
+from ..runs.own_code import lookup_problem
+from ..runs.records import CHECKPOINT, PARTIAL, SUMMARY, read_summary
+from ..runs.resolve import resolve
+from ..runs.resume import resume
+from ..runs.run import assemble, model_key, run
+from ..runs.settings import flatten
+from ..training.loop import Progress
+from ..training.signals import Interrupts
+from . import spaces
+from .spaces import Choice, Space
+from .study import Search, Study, Task, Trial, hide_password
+
+STUDY, JOURNAL, BEST, TRIALS = "study.toml", "study.journal", "best.toml", "trials"
+TUNABLE = ("optimizer.", "points.", "model.", "sampling.")
+NAMES = ("problem.name", "model.name", "optimizer.name")
+Report = Callable[[Trial, Study], None]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search has found so far."""
+
+    best: Trial | None
+    settings: dict[str, Any]  # of the best trial, with dotted keys
+    trials: list[Trial]
+    is_complete: bool
+    folder: Path | None
+    ranked_by: str  # what is smallest with the best
+    has_own_code: bool = False
+    is_stopped: bool = False  # by a signal
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """A search with all that its trials have in common."""
+
+    search: Search
+    study: Study
+    problem: Problem
+    model: Any
+    folder: Path | None
+
+    def found(self, is_stopped: bool = False) -> Tuned:
+        best = self.study.best
+        return Tuned(
+            best,
+            self.search.settings | (best.params if best else {}),
+            self.study.trials(),
+            len(self.study.finished) >= self.search.total,
+            self.folder,
+            "L2 error" if self.problem.solution is not None else "validation loss",
+            self.model is not None or names_code(self.search.settings) is not None,
+            is_stopped,
+        )
+
+    def config(self, params: Mapping[str, Any]) -> Config:
+        return resolve({**self.search.settings, **params}, self.problem)
+
+    def trial_folder(self, number: int | None) -> Path | None:
+        if self.folder is None or number is None:
+            return None
+        return self.folder / TRIALS / f"{number:04d}"
+
+
+def tune(
+    problem: Problem | str,
+    optimizer: str = "spring",
+    space: Mapping[str, Any] | None = None,
+    *,
+    model: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    trials: int = 50,
+    refine: int | None = None,
+    steps: int | None = None,
+    budget: float | None = None,
+    sampler: str = "random",
+    prune: bool = False,
+    seed: int = 0,
+    out: Path | str | None = None,
+    storage: str | None = None,
+    report: Report | None = None,
+) -> Tuned:
+    """Look for the settings of an optimizer with the smallest final error on a problem.
+
+    `space` says where, as {"optimizer.damping": {"log_uniform": [1e-9, 1]}}; without it, as wide as
+    makes sense for the optimizer. `trials` look everywhere, and `refine` more, by default as many,
+    around the best. A trial takes `budget` seconds or `steps`. The folder `out` keeps the study,
+    which any number of processes may share, and which goes on where it was when the same search is
+    started again.
+    """
+    search = plan_search(
+        problem,
+        optimizer,
+        None if space is None else spaces.parse_table(space),
+        settings or {},
+        steps=steps,
+        budget=budget,
+        trials=trials,
+        refine=trials if refine is None else refine,
+        sampler=sampler,
+        prune=prune,
+        seed=seed,
+    )
+    found = problem if isinstance(problem, Problem) else None
+    return work(open_study(search, found, model, out, storage), report)
+
+
+def plan_search(
+    problem: Problem | str,
+    optimizer: str,
+    space: Space | None,
+    settings: Mapping[str, Any],
+    *,
+    steps: int | None = None,
+    budget: float | None = None,
+    **options: Any,
+) -> Search:
+    """A search, wide unless told where to look."""
+    name = problem if isinstance(problem, str) else problem.name
+    limits = {"train.steps": steps, "train.budget": budget}
+    given = {**settings, "problem.name": name, "optimizer.name": optimizer}
+    given |= {key: value for key, value in limits.items() if value is not None}
+    if space is None:
+        config = resolve(given, problem if isinstance(problem, Problem) else _lookup(given))
+        wide = spaces.wide(optimizer, flatten({"optimizer": config.as_dict()["optimizer"]}))
+        space = {key: values for key, values in wide.items() if key not in given}
+    return Search(given, space, **options)
+
+
+def open_study(
+    search: Search,
+    problem: Problem | None = None,
+    model: Any = None,
+    out: Path | str | None = None,
+    storage: str | None = None,
+) -> Workbench:
+    """A search that is ready for work; all its settings are tried before the first trial."""
+    problem = _lookup(search.settings) if problem is None else problem
+    search = check_space(search, problem)
+    folder = None if out is None else Path(out)
+    if folder is None:
+        return Workbench(search, Study.open(search, storage), problem, model, None)
+    storage = _agree(folder, search, model, storage)
+    if storage is None:
+        _make(folder)
+    study = Study.open(search, storage or folder / JOURNAL, folder.resolve().name)
+    _publish(folder, search, model, storage)
+    return Workbench(search, study, problem, model, folder)
+
+
+def join(folder: Path, problem: Problem | None = None, model: Any = None) -> Workbench:
+    """One more worker for a study that is there."""
+    search, others = read_study(folder)
+    own = names_code(search.settings) or others.get("model")
+    if own and problem is None and model is None:
+        raise InputError(
+            f"the study in {folder} needs code of your own ({own}), and files run no code: start "
+            f"it with the command that you began it with"
+        )
+    return open_study(search, problem, model, folder, others.get("storage"))
+
+
+def read_study(folder: Path) -> tuple[Search, dict[str, Any]]:
+    """The search of a study; and its storage and the name of a model, where these are told."""
+    try:
+        table = tomllib.loads((folder / STUDY).read_text())
+        space = spaces.parse_table(table["search"]["space"])
+        return Search(**{**table["search"], "space": space}), table
+    except OSError as error:
+        raise InputError(f"{folder} is not a study: {STUDY} cannot be read") from error
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise InputError(f"{folder / STUDY} is damaged: {error}") from error
+
+
+def names_code(settings: Mapping[str, Any]) -> str | None:
+    """The code of a user's own that settings name."""
+    names = (str(settings.get(f"{kind}.name", "")) for kind in ("problem", "model"))
+    return next((name for name in names if ":" in name), None)
+
+
+def check_space(search: Search, problem: Problem) -> Search:
+    """Every setting that is looked for exists and takes the values that it may get."""
+    defaults = flatten(resolve(search.settings, problem).as_dict())
+    typed: Space = {}
+    for key, values in search.space.items():
+        if key in search.settings:
+            raise InputError(f"{key} is both set and looked for: leave it out of one")
+        if key in NAMES or not key.startswith(TUNABLE):
+            kinds = ", ".join(f"{kind}…" for kind in TUNABLE)
+            raise InputError(f"{key} cannot be looked for, but {kinds} can, names excepted")
+        default = defaults.get(key)
+        is_whole = isinstance(default, int) and not isinstance(default, bool)
+        is_whole = is_whole or key.startswith("points.")  # of which nobody may have said how many
+        is_range = not isinstance(values, Choice)
+        typed[key] = replace(values, is_whole=True) if is_whole and is_range else values
+    checked = replace(search, space=typed)
+    for key, values in typed.items():
+        others = {k: _ends(v)[0] for k, v in typed.items() if k != key}
+        for value in _ends(values):
+            resolve({**search.settings, **others, key: value}, problem).build_optimizer()
+    return checked
+
+
+def work(bench: Workbench, report: Report | None = None) -> Tuned:
+    """Run trials until none is left to begin, or a signal comes."""
+    with Interrupts() as interrupts:
+        while not interrupts.received and (task := bench.study.take()) is not None:
+            _run(bench, task)
+            if report is not None:
+                report(bench.study.trials()[task.number], bench.study)
+    found = bench.found(bool(interrupts.received))
+    if bench.folder is not None and found.best is not None:
+        described = bench.config(found.best.params).as_dict()
+        if bench.model is not None:
+            described["model"] = {"name": type(bench.model).__name__}
+        with _written(bench.folder / BEST, tomli_w.dumps(described)) as partial:
+            os.replace(partial, bench.folder / BEST)
+    return found
+
+
+def _run(bench: Workbench, task: Task) -> None:
+    """One trial, from its start or from where a worker that died left it."""
+    was_pruned = False
+
+    def watch(progress: Progress) -> bool:
+        nonlocal was_pruned
+        error = progress.metrics.get(progress.criterion, math.nan)
+        was_pruned = was_pruned or task.watch(_share(progress), error)
+        return was_pruned
+
+    try:
+        summary = _continue(bench, task, watch)
+        if summary is None:
+            parts = assemble(bench.config(task.params), bench.problem, bench.model)
+            folder = bench.trial_folder(task.number)
+            summary = run(parts, folder, progress=False, callbacks=[watch]).summary
+    except InputError as error:  # as when memory does not suffice
+        task.fail(str(error))
+        if bench.study.best is None:
+            raise
+        return
+    except BaseException:
+        task.release()
+        raise
+    if summary["status"] == "interrupted":
+        task.release()
+        return
+    task.finish(final_error(summary), was_pruned)
+    if (folder := bench.trial_folder(task.number)) is not None:
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)  # there may be many trials
+
+
+def final_error(summary: Mapping[str, Any]) -> float:
+    """What runs are ranked by: the L2 error at the end, or the loss where none is known."""
+    key = "final_l2" if summary.get("best_l2") is not None else "final_loss"
+    error = summary.get(key)
+    if error is None or not math.isfinite(error) or summary["status"] == "diverged":
+        return math.inf
+    return error
+
+
+def _continue(
+    bench: Workbench, task: Task, watch: Callable[[Progress], bool]
+) -> dict[str, Any] | None:
+    """The outcome of the run that this trial continues; None if there is nothing to go on from."""
+    new = bench.trial_folder(task.number)
+    old = _left_behind(bench, task.continues)
+    if new is None or old is None or new.exists():
+        return None
+    if not any((old / CHECKPOINT).glob("*")):
+        shutil.rmtree(old, ignore_errors=True)
+        return None
+    old.rename(new)
+    if (new / SUMMARY).exists():
+        summary = read_summary(new)
+        if summary.get("status") in ("finished", "diverged"):
+            return summary  # its worker died before it could tell
+    config, model = bench.config(task.params), bench.model
+    if model is None and ":" in config.model.name:
+        model = config.build_model(bench.problem, model_key(config.seed))
+    return resume(new, bench.problem, model, progress=False, callbacks=[watch]).summary
+
+
+def _left_behind(bench: Workbench, number: int | None) -> Path | None:
+    """The folder of the trial that is continued, or of the one that it continued itself."""
+    trials = bench.study.trials()
+    while number is not None:
+        folder = bench.trial_folder(number)
+        if folder is not None and folder.exists():
+            return folder
+        number = trials[number].continues
+    return None
+
+
+def _share(progress: Progress) -> float:
+    """How much of a trial is done."""
+    steps = 0.0 if progress.steps is None else progress.step / progress.steps
+    seconds = 0.0 if progress.budget is None else progress.seconds / progress.budget
+    return max(steps, seconds)
+
+
+def _lookup(settings: Mapping[str, Any]) -> Problem:
+    return lookup_problem(str(settings["problem.name"]), settings.get("problem.dimension"))
+
+
+def _ends(values: Any) -> tuple[Any, ...]:
+    if isinstance(values, Choice):
+        return values.options
+    ends = (values.low, values.high)
+    return tuple(map(round, ends)) if values.is_whole else ends
+
+
+def _agree(folder: Path, search: Search, model: Any, storage: str | None) -> str | None:
+    """The storage of a study; its folder is free, or has the very same search."""
+    try:
+        if not (folder / STUDY).exists():
+            records_of_others = [p for p in folder.iterdir() if not _is_mine(p.name)]
+            if records_of_others:
+                raise InputError(f"{folder} holds other files: choose another folder with --out")
+            return storage
+    except FileNotFoundError:
+        return storage
+    except OSError as error:
+        raise InputError(f"cannot use {folder}: {error.strerror}") from error
+    known, others = read_study(folder)
+    old, new = known.describe(), search.describe()
+    old["model"], new["model"] = others.get("model"), _model_name(model)
+    stored = others.get("storage")
+    old["storage"], new["storage"] = (hide_password(s) for s in (stored, storage or stored))
+    for key in old:
+        if old[key] != new[key]:
+            raise InputError(
+                f"{folder} holds a study with other {key} ({old[key]} there, {new[key]} here): "
+                f"choose another folder with --out, or go on with `natpinn tune {folder}`"
+            )
+    return stored
+
+
+def _publish(folder: Path, search: Search, model: Any, storage: str | None) -> None:
+    """Write what the search is, unless another worker has just done so."""
+    table = {"search": search.describe()}
+    others = {"storage": storage, "model": _model_name(model)}
+    table |= {key: value for key, value in others.items() if value is not None}
+    _make(folder / TRIALS)
+    try:
+        with (
+            _written(folder / STUDY, tomli_w.dumps(table)) as partial,
+            contextlib.suppress(FileExistsError),
+        ):
+            os.link(partial, folder / STUDY)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _written(path: Path, text: str) -> Iterator[Path]:
+    """A file of this process alone, to be put in place at once."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        partial.write_text(text)
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_mine(name: str) -> bool:
+    return name.startswith((STUDY, JOURNAL, BEST, TRIALS))
+
+
+def _model_name(model: Any) -> str | None:
+    return None if model is None else type(model).__name__

@@ -1,0 +1,52 @@
+"""What is wrong where a run cannot go on."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ..parallel.devices import on_this_process, replicate
+from .steps import Batches, Outcome, TrainState
+
+RARE = 0.1  # share of a batch at which a residual is not finite, so that another batch may do
+
+
+def explain_divergence(batches: Batches, state: TrainState, outcome: Outcome) -> str:
+    """What is wrong where a run is stuck, and what to try."""
+    count, step = int(state.events.rejected_in_a_row), int(state.step)
+    what = f"{count} steps in a row were rejected, up to step {step}: " if count else ""
+    advice = "try a larger damping or a smaller learning rate"
+    if count and math.isfinite(float(outcome.info.loss)):
+        return f"{what}the loss is finite, but no step along its direction is; {advice}"
+    before = state.events._replace(rejected=state.events.rejected - 1)
+    seen = state._replace(step=state.step - 1, events=before) if count else state
+    for name, (bad, n, point) in _unsound_points(batches, seen).items():
+        if bad:
+            what += f"the residual of {name!r} is not finite at {bad} of {n} points of a batch"
+            if bad == n:
+                return f"{what}; {advice}"
+            rare = ", or take fewer points per step" if bad < RARE * n else ""
+            return f"{what}, as at {point}: mend it there{rare}"
+    return f"{what}the loss or the error is not finite; {advice}"
+
+
+def _unsound_points(batches: Batches, state: TrainState) -> dict[str, tuple[int, int, list[float]]]:
+    """Where the residual of each condition is not finite: how often, of how many, the first."""
+    plan = batches.objective.plan
+
+    @eqx.filter_jit
+    def compute(batches: Batches, state: TrainState) -> tuple[Any, Any]:
+        batch, _ = batches.at(state)
+        return replicate((batch.points, batch.residuals(state.theta)), plan)
+
+    points, residuals = on_this_process(compute(batches, state))
+    found = {}
+    for name, rows in residuals.items():
+        where = np.asarray(jax.tree.leaves(points[name])[0])
+        by_point = np.asarray(rows).reshape(plan.padded(len(where)), -1)[: len(where)]
+        is_bad = ~np.isfinite(by_point).all(axis=1)
+        first = where[int(np.argmax(is_bad))]
+        found[name] = (int(is_bad.sum()), len(where), first.round(4).tolist())
+    return found

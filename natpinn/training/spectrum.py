@@ -1,0 +1,58 @@
+"""The spectrum of the kernel: what of it the damping leaves, and how ill-conditioned it is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..errors import InputError, unknown
+from ..solvers.base import smooth_count
+from .steps import Batches, TrainState
+
+Quantity = Callable[[Float[Array, " n"], Float[Array, ""]], Float[Array, ""]]
+
+
+def condition_number(
+    eigenvalues: Float[Array, " n"], damping: Float[Array, ""]
+) -> Float[Array, ""]:
+    """Of K + λI."""
+    return (eigenvalues[-1] + damping) / (eigenvalues[0].clip(0) + damping)
+
+
+QUANTITIES: dict[str, Quantity] = {
+    "effective_dimension": smooth_count,  # tr(K (K + λI)⁻¹)
+    "condition_number": condition_number,
+    "largest_eigenvalue": lambda eigenvalues, damping: eigenvalues[-1],
+    "smallest_eigenvalue": lambda eigenvalues, damping: eigenvalues[0],
+}
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Which quantities are recorded, and at which evaluations: every first, second, …"""
+
+    names: Sequence[str]
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name not in QUANTITIES:
+                raise unknown("quantity to track", name, QUANTITIES)
+        if self.every < 1:
+            raise InputError(f"track.every must be at least 1, got {self.every}")
+
+    def __call__(self, batches: Batches, state: TrainState, damping: float) -> dict[str, float]:
+        """The quantities for the kernel of the batch that the coming step will see."""
+        eigenvalues = kernel_spectrum(batches, state)
+        found = {n: QUANTITIES[n](eigenvalues, jnp.array(damping)) for n in self.names}
+        return {name: float(value) for name, value in found.items()}
+
+
+@eqx.filter_jit
+def kernel_spectrum(batches: Batches, state: TrainState) -> Float[Array, " n"]:
+    """The eigenvalues of J Jᵀ, from the smallest; those of padding are left out."""
+    batch, _ = batches.at(state)
+    eigenvalues = jnp.linalg.eigvalsh(batch.linearize(state.theta).kernel())
+    return eigenvalues[batch.padding(state.theta) :]
