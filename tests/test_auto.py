@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from natpinn import Box, Condition, InputError, Nystrom, Problem, auto, laplacian, solve, train
+from natpinn import (
+    AdaptiveNystrom,
+    Box,
+    Condition,
+    ConjugateGradients,
+    InputError,
+    Nystrom,
+    Problem,
+    auto,
+    laplacian,
+    solve,
+    train,
+)
 from natpinn.optimizers.auto import Auto
 from natpinn.optimizers.trend import Trend
 from natpinn.solvers.dual import Dual
@@ -139,12 +151,21 @@ def test_both_forms_of_the_solve_take_the_same_steps():
         states.append(ravel_pytree(theta)[0])
     for other in states[1:]:
         np.testing.assert_allclose(other, states[0], rtol=1e-6, atol=1e-9)
-    assert Smaller().system_bytes(10, 100) == Dual().system_bytes(10, 100)
-    assert Smaller().system_bytes(100, 10) == Primal().system_bytes(100, 10)
-    with pytest.raises(InputError, match="trace"):
-        Auto(Nystrom(0.1), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"average=0\.9"):
-        Auto(Primal(0.9), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)
+    assert Smaller().footprint(10, 100) == Dual().footprint(10, 100)
+    assert Smaller().footprint(100, 10) == Primal().footprint(100, 10)
+
+
+def test_every_solver_that_takes_each_batch_by_itself_will_do():
+    for solver in (Nystrom(0.3), ConjugateGradients()):
+        optimizer = Auto(solver, 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)
+        _, state, info = optimizer.step(OBJECTIVE, THETA, optimizer.init(THETA), key=KEY)
+        assert float(info.details["surprise"]) > 0
+        assert float(state.damping) > 0
+    for solver, name in ((Primal(0.9), r"average=0\.9"), (AdaptiveNystrom(), "AdaptiveNystrom")):
+        with pytest.raises(InputError, match=name):
+            Auto(solver, 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)
+    with pytest.raises(InputError, match="needs a solver"):
+        Auto("dual", 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_step_that_a_fresh_batch_does_not_bear_out_is_taken_back():

@@ -23,9 +23,9 @@ from natpinn.optimizers.kfac import (
     Moments,
     _bases,
     layer_moments,
-    minimize_model,
     precondition,
 )
+from natpinn.optimizers.kfac_update import minimize_model
 from natpinn.training.steps import Batches, start
 
 KEY = jax.random.key(0)
@@ -479,7 +479,7 @@ def test_every_method_goes_through_the_same_loop(name, tmp_path):
         (lambda: natpinn.kfac(refresh_every=0), "refresh_every"),
         (lambda: natpinn.kfac(average=1.5), "average"),
         (lambda: natpinn.kfac(learning_rate=0.1, line_search=natpinn.Grid()), "not both"),
-        (lambda: Kfac(1e-6, "grid"), "LineSearch"),  # pyright: ignore[reportArgumentType]
+        (lambda: Kfac(1e-6, "grid"), "Searched"),  # pyright: ignore[reportArgumentType]
         (lambda: natpinn.engd_w(line_search=natpinn.Quadratic()), "LineSearch"),  # pyright: ignore
         (lambda: natpinn.solve("poisson_2d", steps=1, steps_per_batch=0), "steps_per_batch"),
     ],

@@ -8,10 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..errors import InputError, unknown
-from ..solvers.base import smooth_count
 from .steps import Batches, TrainState
 
 Quantity = Callable[[Float[Array, " n"], Float[Array, ""]], Float[Array, ""]]
+
+
+def effective_dimension(
+    eigenvalues: Float[Array, " n"], damping: Float[Array, ""]
+) -> Float[Array, ""]:
+    """tr(K (K + λI)⁻¹) = Σ λᵢ/(λᵢ + λ), where round-off below zero counts as zero."""
+    positive = eigenvalues.clip(0)
+    return (positive / (positive + damping)).sum()
 
 
 def condition_number(
@@ -22,7 +29,7 @@ def condition_number(
 
 
 QUANTITIES: dict[str, Quantity] = {
-    "effective_dimension": smooth_count,  # tr(K (K + λI)⁻¹)
+    "effective_dimension": effective_dimension,
     "condition_number": condition_number,
     "largest_eigenvalue": lambda eigenvalues, damping: eigenvalues[-1],
     "smallest_eigenvalue": lambda eigenvalues, damping: eigenvalues[0],
