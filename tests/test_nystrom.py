@@ -227,7 +227,8 @@ def test_what_a_sketch_has_missed_is_not_amplified(trained):
 def test_traces_agree_at_full_rank(trained):
     linearization, K = trained
     wanted = float(jnp.trace(K))
-    for solver in (Dual(), AdaptiveNystrom(), ConjugateGradients(), *map(full_rank, ALGORITHMS)):
+    solvers: list[Any] = [Dual(), AdaptiveNystrom(), ConjugateGradients()]
+    for solver in (*solvers, *map(full_rank, ALGORITHMS)):
         system, _ = solver.factorize(linearization, solver.init(linearization.theta), key=KEY)
         assert float(system.trace()) == pytest.approx(wanted, rel=1e-9)
     small, _ = Nystrom(50).factorize(linearization, None, key=KEY)
@@ -245,7 +246,7 @@ def full_rank(variant):
         (lambda: Nystrom(1.5), "rank is"),
         (lambda: Nystrom(True), "rank is"),
         (lambda: Nystrom(0.1, "fast"), "variant"),
-        (lambda: engd_w_nystrom(rank="many"), "rank is"),
+        (lambda: engd_w_nystrom(rank="many"), "rank is"),  # pyright: ignore[reportArgumentType]
         (lambda: ConjugateGradients(0.1, tolerance=0), "tolerance"),
         (lambda: ConjugateGradients(most_iterations=0), "most_iterations"),
         (lambda: ConjugateGradients(most_iterations=True), "most_iterations"),

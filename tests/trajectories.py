@@ -131,6 +131,7 @@ def main() -> None:
     records = {}
     for name in arguments.names or NAMES:
         records[name] = run(name)
+        jax.clear_caches()  # a process may have so many maps of memory only
         print(name, records[name][-1]["loss"], flush=True)
         arguments.out.write_text(json.dumps(records, indent=0))
 
