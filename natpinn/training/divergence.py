@@ -1,4 +1,4 @@
-"""What is wrong where a run cannot go on."""
+"""Why a run diverged, in words."""
 
 import math
 from typing import Any, NamedTuple
@@ -10,16 +10,17 @@ import numpy as np
 from ..parallel.devices import on_this_process, replicate
 from .steps import Batches, Outcome, TrainState
 
-RARE = 0.1  # share of a batch at which a residual is not finite, so that another batch may do
+RARE = 0.1  # share of unsound points in a batch below which a smaller batch may have none
 
 
 def explain_divergence(batches: Batches, state: TrainState, outcome: Outcome) -> str:
-    """What is wrong where a run is stuck, and what to try."""
+    """Why a run diverged, and what to try."""
     count, step = int(state.events.rejected_in_a_row), int(state.step)
     what = f"{count} steps in a row were rejected, up to step {step}: " if count else ""
     advice = "try a larger damping or a smaller learning rate"
     if count and math.isfinite(float(outcome.info.loss)):
         return f"{what}the loss is finite, but no step along its direction is; {advice}"
+    # A rejected step leaves the parameters, so the state before it gives its batch again.
     before = state.events._replace(rejected=state.events.rejected - 1)
     seen = state._replace(step=state.step - 1, events=before) if count else state
     for name, found in _unsound_points(batches, seen).items():
