@@ -52,49 +52,58 @@ def train(
 ) -> TrainResult:
     """Train until `steps` are taken, `budget` seconds are spent or a callback returns True.
 
-    **Arguments:**
+    **Arguments**
 
-    - `objective`: what a step minimises, and by its plan how a step is computed. Its own points
+    - `objective`: what a step minimises and, by its plan, how a step is computed. Its own points
       are not trained on: the domains sample every batch, the first too.
-    - `theta`: the parameters to start from, as `problem.objective` returns them. They must be
-      finite.
+    - `theta`: the parameters to start from, as `problem.objective` returns them; all finite.
     - `optimizer`: what takes a step, as `natpinn.spring()`.
     - `evaluation`: θ ↦ a dictionary of metrics, as `problem.evaluation` returns it. Its `criterion`
       names the metric that the best parameters make smallest.
-    - `key`: of all randomness in training. Batches are functions of it and of the step, so a run
+    - `key`: of all randomness in training. A batch is a function of it and of the step, so a run
       can be repeated.
-    - `steps`: how many steps the run has; no limit by default.
-    - `budget`: how many seconds of training it has, without compilation, evaluation and tracking;
-      no limit by default. One of the two must be given; of both, the first reached ends the run.
-    - `steps_per_batch`: after how many steps points are drawn anew; 1 by default, so every step has
+    - `steps`: how many steps at most. Default: no limit.
+    - `budget`: seconds of training at most, without compilation, evaluation and tracking. Default:
+      no limit. One of `steps` and `budget` must be given; of both, the first reached ends the run.
+    - `steps_per_batch`: steps before points are drawn anew. Default: 1, so that every step has
       points of its own.
-    - `callbacks`: functions of a `Progress`, called after every call of compiled steps; none by
-      default. Where one returns True, the run is evaluated and ends.
-    - `resume`: the snapshot from which a run goes on, as `result.snapshot`; none by default. It
-      replaces `theta` and `key`, and `steps` and `budget` count from the start of the whole run.
-    - `history`: the records that the run has so far; none by default. New ones are added to a copy.
-    - `tracking`: which quantities of the kernel's spectrum are recorded, and at which evaluations;
-      none by default. It needs an optimizer with a damping.
-    - `seconds_per_call`: the most seconds of steps in one compiled call; 0.25 by default. Callbacks
-      and signals wait for its end. Parameters do not depend on it, unless the optimizer's steps
-      depend on the end of the run and that is estimated from the clock.
+    - `callbacks`: functions of a Progress, called after every compiled call; where one returns
+      True, the run is evaluated and ends. Default: none.
+    - `resume`: the snapshot of a run that goes on, as `result.snapshot`. It takes the place of
+      `theta` and `key`, and `steps` and `budget` count from the start of that run. Default: none.
+    - `history`: the records that this run has so far; new ones are added to a copy. Default: none.
+    - `tracking`: what of the kernel's spectrum is recorded, and at which evaluations; it needs an
+      optimizer with a damping. Default: nothing.
+    - `seconds_per_call`: how long a compiled call of many steps may take; callbacks and signals
+      wait for its end. It changes no parameters, except where a step depends on the number of steps
+      that a budget allows, as with `auto`. Default: 0.25.
 
-    **Returns:** a `TrainResult`: the `state` after the last step, `best_theta`, the `history` with
-    one record per evaluation (at steps 0, 1, 2, … that grow by 5 %, and at the last), the `status`
-    "finished", "interrupted" (Ctrl-C or SIGTERM) or "diverged", with a `message` that explains the
-    last two, and the `snapshot` from which another call goes on.
+    **Returns**
 
-    **Raises:** `InputError` where neither `steps` nor `budget` is given, where a number is out of
-    its range, where `theta` is not finite, or where `tracking` is asked of an optimizer without a
-    damping.
+    A TrainResult: `state` after the last step, `best_theta`, `history` with one record for each
+    evaluation (each 5 % later than the one before, and at the end), `status` "finished",
+    "interrupted" (by Ctrl-C or SIGTERM) or "diverged", `message`, which explains the last two, and
+    `snapshot`, from which another call goes on.
 
-        problem = natpinn.problems.get("poisson_2d")
-        key = jax.random.key(0)
-        model = problem.default_model(key)
-        objective, theta = problem.objective(model, problem.sample(key))
-        evaluation = problem.evaluation(model, key)
-        result = natpinn.train(objective, theta, natpinn.spring(), evaluation, key=key, steps=20)
-        print(result.history[-1]["l2_error"])
+    **Raises**
+
+    InputError where neither `steps` nor `budget` is given, for a number out of its range, for
+    parameters that are not finite, and where an optimizer without a damping is to be tracked.
+
+    **Example**
+
+    ```python
+    import jax
+    import natpinn
+
+    key = jax.random.key(0)
+    problem = natpinn.problems.get("poisson_2d")
+    model = problem.default_model(key)
+    objective, theta = problem.objective(model, problem.sample(key))
+    evaluation = problem.evaluation(model, key)
+    result = natpinn.train(objective, theta, natpinn.spring(), evaluation, key=key, steps=20)
+    print(result.history[-1]["relative_l2_error"])
+    ```
     """
     limits = Limits(steps, budget)
     _check_start(theta, optimizer, tracking)

@@ -10,9 +10,7 @@ from types import FrameType
 from typing import Any, ClassVar
 
 STOPPED = 130  # the exit code that shells expect of a command that was stopped
-TOGETHER = (
-    0.5  # seconds within which signals are one: `timeout` signals the process, then its group
-)
+TOGETHER = 0.5  # seconds in which signals are one: `timeout` sends two, one of them to the group
 
 
 class Interrupts:
