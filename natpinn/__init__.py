@@ -75,11 +75,11 @@ from .solvers.ladder import AdaptiveNystrom as AdaptiveNystrom
 from .solvers.nystrom import Nystrom as Nystrom
 from .solvers.primal import Primal as Primal
 from .solvers.smaller import Smaller as Smaller
-from .training.loop import Callback as Callback
-from .training.loop import Progress as Progress
-from .training.loop import Snapshot as Snapshot
-from .training.loop import TrainResult as TrainResult
 from .training.loop import train as train
+from .training.progress import Callback as Callback
+from .training.progress import Progress as Progress
+from .training.result import TrainResult as TrainResult
+from .training.snapshot import Snapshot as Snapshot
 from .training.steps import TrainState as TrainState
 
 __version__ = "0.1.0"

@@ -24,8 +24,7 @@ from natpinn.optimizers.trend import Trend
 from natpinn.solvers.dual import Dual
 from natpinn.solvers.primal import Primal
 from natpinn.solvers.smaller import Smaller
-from natpinn.training import loop
-from natpinn.training.limits import horizon
+from natpinn.training.limits import Limits
 from natpinn.training.steps import Batches
 
 KEY = jax.random.key(0)
@@ -314,17 +313,17 @@ def test_a_cooler_search_wants_more_damping():
 
 
 def test_the_horizon_is_known_from_steps_or_from_speed():
-    assert horizon(0, 0.0, None, 60.0) == np.inf
-    assert horizon(0, 0.0, 500, 60.0) == 500
-    assert horizon(50, 2.0, None, 60.0) == 1500
-    assert horizon(50, 2.0, 500, 60.0) == 500
+    assert Limits(None, 60.0).horizon(0, 0.0) == np.inf
+    assert Limits(500, 60.0).horizon(0, 0.0) == 500
+    assert Limits(None, 60.0).horizon(50, 2.0) == 1500
+    assert Limits(500, 60.0).horizon(50, 2.0) == 500
 
 
-def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(monkeypatch):
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped():
     whole = run(auto(), steps=30)
-    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 0.0)
-    first = run(auto(), steps=30, callbacks=[lambda progress: progress.step >= 12])
-    rest = run(auto(), steps=30, resume=first.snapshot, history=first.history)
+    one_per_call = {"steps": 30, "seconds_per_call": 0.0}
+    first = run(auto(), **one_per_call, callbacks=[lambda progress: progress.step >= 12])
+    rest = run(auto(), **one_per_call, resume=first.snapshot, history=first.history)
     one, other = (ravel_pytree(r.state.theta)[0] for r in (whole, rest))
     np.testing.assert_array_equal(one, other)
 

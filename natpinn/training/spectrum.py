@@ -1,4 +1,4 @@
-"""The spectrum of the kernel: what of it the damping leaves, and how ill-conditioned it is."""
+"""The spectrum of the kernel K = J Jᵀ: its effective dimension, its condition, its ends."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def effective_dimension(
 def condition_number(
     eigenvalues: Float[Array, " n"], damping: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """Of K + λI."""
+    """That of K + λI; an eigenvalue of K below zero is round-off."""
     return (eigenvalues[-1] + damping) / (eigenvalues[0].clip(0) + damping)
 
 
@@ -38,7 +38,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 @dataclass(frozen=True)
 class Tracking:
-    """Which quantities are recorded, and at which evaluations: every first, second, …"""
+    """The quantities of the spectrum that are recorded, at one evaluation in `every`."""
 
     names: Sequence[str]
     every: int = 1
@@ -59,7 +59,7 @@ class Tracking:
 
 @eqx.filter_jit
 def kernel_spectrum(batches: Batches, state: TrainState) -> Float[Array, " n"]:
-    """The eigenvalues of J Jᵀ, from the smallest; those of padding are left out."""
+    """The eigenvalues of J Jᵀ in ascending order, without the zeros of padding rows."""
     batch, _ = batches.at(state)
     eigenvalues = jnp.linalg.eigvalsh(batch.linearize(state.theta).kernel())
     return eigenvalues[batch.padding(state.theta) :]
