@@ -226,7 +226,10 @@ def test_ctrl_c_keeps_what_was_reached():
         (lambda: spring(momentum=-0.1), "momentum must be"),
         (lambda: spring(learning_rate=0.0), "learning_rate must be above 0"),
         (lambda: spring(norm_cap=-1.0), "norm_cap must be above 0"),
-        (lambda: spring(damping="small"), "damping must be a number or"),  # pyright: ignore[reportArgumentType]
+        (
+            lambda: spring(damping="small"),  # pyright: ignore[reportArgumentType]
+            "damping must be a number or a schedule",
+        ),
         (lambda: spring(damping=np.float32(1e-3)), "float32"),  # pyright: ignore[reportArgumentType]
         (lambda: spring(damping=True), "damping must be a number"),
         (lambda: spring(damping=optax.constant_schedule(-1.0)), "damping must be above 0"),
