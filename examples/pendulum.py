@@ -30,6 +30,7 @@ problem = Problem(
     },
     solution=exact,
     name="pendulum",
+    names="t -> angle",
     widths=(30, 30),
 )
 

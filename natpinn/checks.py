@@ -1,6 +1,7 @@
 """Checks of what users pass: each names the value, the reason and the remedy."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -55,3 +56,15 @@ def at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise InputError(f"{name} must be at least 1, got {value}")
     return value
+
+
+def words(value: str | Sequence[str], name: str, count: int) -> tuple[str, ...]:
+    """So many different names, in one text or one by one: "x y" or ("x", "y")."""
+    found = tuple(value.split() if isinstance(value, str) else value)
+    are_words = all(isinstance(word, str) and word.isidentifier() for word in found)
+    if not are_words or len(found) != count or len(set(found)) != count:
+        raise InputError(
+            f"{name} needs {count} different {'name' if count == 1 else 'names'} of letters and "
+            f"digits, as in 'x y z', got {value!r}"
+        )
+    return found

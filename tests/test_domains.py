@@ -153,3 +153,20 @@ def test_published_scales_are_norms():
 def test_bad_domains_and_conditions_are_explained(build, message):
     with pytest.raises(InputError, match=message):
         build()
+
+
+def test_coordinates_have_names():
+    named = Box([0, 0], [2, 1], names="x y")
+    assert named.face_names == ("x-", "x+", "y-", "y+")
+    assert bool(jnp.all(named.faces("y+").sample(KEY, 9)[:, 1] == 1.0))
+    slab = TimeSpace(0.0, 1.0, named)
+    parts = (slab, slab.initial, slab.boundary, slab.faces("x-"), slab.boundary.with_normals)
+    assert {part.names for part in parts} == {("t", "x", "y")}
+    union = named | Box([2, 0], [3, 1])
+    assert (union.names, named.boundary.names) == (("x", "y"), ("x", "y"))
+    assert BOX.names == ("x0", "x1")
+    with pytest.raises(InputError, match="did you mean 'x\\+'"):
+        named.faces("x0+")
+    for names in ("x", "x x", "x y-", ("x", 1)):
+        with pytest.raises(InputError, match="2 different names"):
+            Box([0, 0], [2, 1], names=cast(Any, names))

@@ -34,6 +34,11 @@ class Domain(eqx.Module):
     def dimension(self) -> int:
         return self.bounds[0].size
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the coordinates are called, in faces, pictures and messages: x0, x1, …"""
+        return tuple(f"x{i}" for i in range(self.dimension))
+
     def covers(self, x: Float[Array, " d"]) -> Bool[Array, ""]:
         """Whether a point lies in the box around the domain, or around a part of a union."""
         lower, upper = self.bounds
@@ -102,6 +107,10 @@ class WithNormals(CubeImage):
     surface: Surface
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return self.surface.names
+
+    @property
     def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         return self.surface.bounds
 
@@ -143,6 +152,10 @@ class Union(CubeImage):
     @property
     def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         return enclosing_box(self.members)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.members[0].names
 
     def covers(self, x: Float[Array, " d"]) -> Bool[Array, ""]:
         return jnp.stack([member.covers(x) for member in self.members]).any()

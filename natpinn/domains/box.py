@@ -1,23 +1,50 @@
 """Boxes and their faces."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from ..checks import float64, whole
+from ..checks import float64, whole, words
 from ..errors import InputError, unknown
 from .base import CubeImage, Surface, pick
 
 
 class Box(CubeImage):
-    """{x : lower ≤ x ≤ upper}."""
+    """{x : lower ≤ x ≤ upper}, a set of points between two corners.
+
+    **Arguments**
+
+    - `lower`, `upper`: the corners, d numbers each; an interval is `Box([0], [1])`.
+    - `names`: what the coordinates are called, as in `"x y"`. Default: x0, x1, … A face is named
+      after its coordinate.
+
+    **Raises**
+
+    InputError for corners that do not fit each other, are not finite or leave no volume, and for
+    names that are not d different words.
+
+    **Example**
+
+    ```python
+    from natpinn import Box
+
+    plate = Box([0, 0], [2, 1], names="x y")
+    edge = plate.boundary
+    inlet = plate.faces("x-")
+    ```
+    """
 
     lower: Float[Array, " d"]
     upper: Float[Array, " d"]
+    given_names: tuple[str, ...] | None = eqx.field(static=True)
 
-    def __init__(self, lower: ArrayLike, upper: ArrayLike):
+    def __init__(
+        self, lower: ArrayLike, upper: ArrayLike, names: str | Sequence[str] | None = None
+    ):
         self.lower = float64(lower, "the lower corner of a box")
         self.upper = float64(upper, "the upper corner of a box")
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape or not self.lower.size:
@@ -36,6 +63,9 @@ class Box(CubeImage):
                 f"a box needs lower < upper in every coordinate, got {self.lower.tolist()} and "
                 f"{self.upper.tolist()}: exchange the corners, or drop an axis without extent"
             )
+
+        known = None if names is None else words(names, "names", self.lower.size)
+        self.given_names = known
 
     @classmethod
     def unit(cls, dimension: int) -> "Box":
@@ -63,9 +93,13 @@ class Box(CubeImage):
         return self.lower + (self.upper - self.lower) * unit
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return super().names if self.given_names is None else self.given_names
+
+    @property
     def face_names(self) -> tuple[str, ...]:
-        """`x0-` is the face where coordinate 0 is smallest, `x0+` where it is largest."""
-        return tuple(f"x{i}{end}" for i in range(self.dimension) for end in "-+")
+        """`x0-` is the face where coordinate x0 is smallest, `x0+` where it is largest."""
+        return tuple(f"{name}{end}" for name in self.names for end in "-+")
 
     @property
     def boundary(self) -> "BoxBoundary":
@@ -90,6 +124,10 @@ class BoxBoundary(Surface):
 
     box: Box
     chosen: tuple[int, ...] = eqx.field(static=True)  # face 2i: coordinate i lowest; 2i+1: highest
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.box.names
 
     @property
     def areas(self) -> Float[Array, " faces"]:

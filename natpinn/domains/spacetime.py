@@ -35,6 +35,10 @@ class TimeSpace(CubeImage):
         lower, upper = self.space.bounds
         return _with_time(self.start, lower), _with_time(self.end, upper)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return "t", *self.space.names
+
     def covers(self, x: Float[Array, " d"]) -> Bool[Array, ""]:
         return (self.start <= x[0]) & (x[0] <= self.end) & self.space.covers(x[1:])
 
@@ -93,6 +97,10 @@ class TimeSlice(CubeImage):
     space: CubeImage
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return "t", *self.space.names
+
+    @property
     def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         lower, upper = self.space.bounds
         return _with_time(self.time, lower), _with_time(self.time, upper)
@@ -114,6 +122,10 @@ class Lateral(Surface):
 
     slab: TimeSpace
     surface: Surface
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.slab.names
 
     @property
     def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:

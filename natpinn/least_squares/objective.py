@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -42,6 +43,7 @@ class LeastSquares(eqx.Module):
     points: dict[str, Points]
     frozen: PyTree  # what of the model is not trained
     plan: Plan = eqx.field(static=True, default_factory=Plan)
+    names: tuple[str, ...] = eqx.field(static=True, default=())  # of the coordinates, for messages
 
     def residual(self, theta: Theta) -> Float[Array, " n"]:
         return jnp.concatenate(list(self.residuals(theta).values()))
@@ -75,12 +77,11 @@ class LeastSquares(eqx.Module):
 
     def resample(self, key: PRNGKeyArray) -> "LeastSquares":
         """The same problem on fresh points."""
-        points = sample(self.conditions, key)
-        return LeastSquares(self.conditions, points, self.frozen, self.plan)
+        return replace(self, points=sample(self.conditions, key))
 
     def planned(self, plan: Plan) -> "LeastSquares":
         """The same problem, computed another way."""
-        return LeastSquares(self.conditions, self.points, self.frozen, plan)
+        return replace(self, plan=plan)
 
     def row_counts(self, theta: Theta) -> dict[str, int]:
         """The number of rows of each condition, padding included."""

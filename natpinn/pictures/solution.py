@@ -1,5 +1,6 @@
 """What was learned beside the exact solution and the error, on a slice through the domain."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -7,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..domains.spacetime import TimeSpace
 from ..problems.problem import Problem
 
 if TYPE_CHECKING:
@@ -33,33 +33,24 @@ def draw_solution(model: Any, problem: Problem) -> "Figure":
         exact = np.where(is_shown, _values(problem.solution, points), np.nan)
 
     rows, columns = learned.shape[-1], 1 if exact is None else 3
+    names, named = problem.coordinate_names, problem.names.of_values(rows)
     figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained", dpi=130)
     axes = figure.subplots(rows, columns, squeeze=False)
     for i in range(rows):
-        suffix = f", value {i}" if rows > 1 else ""
+        suffix = f" {named[i]}" if rows > 1 else ""
         panels = {"learned": learned[..., i]}
         if exact is not None:
             panels |= {"exact": exact[..., i], "error": learned[..., i] - exact[..., i]}
         for axis, (title, values) in zip(axes[i], panels.items(), strict=True):
             axis.set_title(title + suffix)
+            axis.set_xlabel(names[0])
+            axis.set_ylabel(named[i] if is_line else names[1])
             if is_line:
                 _curve(axis, points[:, 0], values, title)
             else:
                 _map(figure, axis, values, lower, upper, title, panels.get("exact"))
-    names = coordinate_names(problem)
-    figure.suptitle(f"{problem.name}{_elsewhere(names, lower, upper)}")
-    for axis in axes.flat:
-        axis.set_xlabel(names[0])
-        axis.set_ylabel(names[1] if lower.size > 1 else "")
+    figure.suptitle(f"{problem.label}{_elsewhere(names, lower, upper)}")
     return figure
-
-
-def coordinate_names(problem: Problem) -> list[str]:
-    """t, x₁, x₂, … or x₁, x₂, …"""
-    d = problem.domain.dimension
-    if isinstance(problem.domain, TimeSpace):
-        return ["t", "x"] if d == 2 else ["t", *(f"x{i}" for i in range(1, d))]
-    return ["x"] if d == 1 else [f"x{i}" for i in range(1, d + 1)]
 
 
 def _plane(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
@@ -121,7 +112,7 @@ def _map(
     bar.formatter.set_powerlimits((-2, 3))
 
 
-def _elsewhere(names: list[str], lower: np.ndarray, upper: np.ndarray) -> str:
+def _elsewhere(names: Sequence[str], lower: np.ndarray, upper: np.ndarray) -> str:
     """Where the slice lies in the coordinates that are not drawn."""
     if len(names) <= 2:
         return ""

@@ -13,6 +13,7 @@ from .. import memory
 from ..checks import require_float64, whole
 from ..domains.base import Domain, Points, coordinates, enclosing_box
 from ..domains.sampling import Held, Sampler, Uniform
+from ..domains.spacetime import TimeSpace
 from ..equations.condition import Condition
 from ..equations.operators import Field
 from ..errors import InputError, unknown
@@ -21,6 +22,7 @@ from ..models.embeddings import Scaled
 from ..models.mlp import MLP, check_widths
 from ..models.theta import Theta, as_model, split
 from .evaluation import Evaluation
+from .names import Names, label
 
 DEFAULT_WIDTHS = (32, 32, 32)
 
@@ -33,7 +35,9 @@ class Problem(eqx.Module):
     `widths` are the hidden layers of the network that is used when none is given, and `outputs` how
     many values it has: without them as many as the solution, or one number. It is told where
     a point is in the box around all conditions, so that its inputs have no units; with
-    `scaled=False` it gets the point itself.
+    `scaled=False` it gets the point itself. `names` are what coordinates and values are called in
+    pictures and messages, as in "t x -> u v": by default the names of the domain, x0, x1, …, and u,
+    or u0, u1, …
     """
 
     conditions: OrderedDict[str, Condition]
@@ -41,6 +45,7 @@ class Problem(eqx.Module):
     name: str = eqx.field(static=True)
     widths: tuple[int, ...] = eqx.field(static=True)
     outputs: int | None = eqx.field(static=True)
+    names: Names = eqx.field(static=True)
     scaled: bool = eqx.field(static=True)
     evaluation_points: int | None = eqx.field(static=True)
     is_catalogued: bool = eqx.field(static=True)  # its name and sizes say all about it
@@ -53,6 +58,7 @@ class Problem(eqx.Module):
         name: str = "custom",
         widths: tuple[int, ...] = DEFAULT_WIDTHS,
         outputs: int | None = None,
+        names: str | Names | None = None,
         scaled: bool = True,
         evaluation_points: int | None = None,
         is_catalogued: bool = False,
@@ -79,7 +85,14 @@ class Problem(eqx.Module):
         self.solution = solution
         self.name = name
         self.widths = check_widths(widths)
+        dimension = self.domain.dimension
+        self.names = names if isinstance(names, Names) else Names.parse(names, dimension)
         self.outputs = None if outputs is None else whole(outputs, "outputs")
+        if self.names.values is not None and self.outputs not in (None, len(self.names.values)):
+            raise InputError(
+                f"outputs = {self.outputs}, and names has {len(self.names.values)} values: "
+                f"{', '.join(self.names.values)}"
+            )
         self.scaled = scaled
         if evaluation_points is not None:
             evaluation_points = whole(evaluation_points, "evaluation_points")
@@ -90,6 +103,19 @@ class Problem(eqx.Module):
     def domain(self) -> Domain:
         """The domain of the equation."""
         return self._equation.domain
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """What the coordinates are called."""
+        return self.names.coordinates or self.domain.names
+
+    @property
+    def label(self) -> str:
+        """The name with the dimension that the problem has: heat_4d in three is heat_3d."""
+        if not self.is_catalogued:
+            return self.name
+        is_timed = isinstance(self.domain, TimeSpace)
+        return label(self.name, self.domain.dimension - is_timed)
 
     @property
     def _equation(self) -> Condition:
@@ -134,7 +160,8 @@ class Problem(eqx.Module):
     ) -> MLP:
         """A network with as many outputs as were asked for, or as the solution has, or one."""
         shape = () if self.solution is None else self._solution_shape()
-        outputs = self.outputs or (shape[0] if shape else "scalar")
+        named = len(self.names.values or ())
+        outputs = self.outputs or (shape[0] if shape else named if named > 1 else "scalar")
         is_scaled = self.scaled if scaled is None else scaled
         box = enclosing_box(c.domain for c in self.conditions.values())
         return MLP(
@@ -150,6 +177,13 @@ class Problem(eqx.Module):
         """The model, the conditions and the solution fit each other; nothing is computed."""
         for name, condition in self.conditions.items():
             condition.check(name, model)
+        if self.names.values is not None:
+            values = eqx.filter_eval_shape(model, self._point()).size
+            if len(self.names.values) != values:
+                raise InputError(
+                    f"the model has {values} {'value' if values == 1 else 'values'}, and names "
+                    f"has {len(self.names.values)}: {', '.join(self.names.values)}"
+                )
         if self.solution is not None:
             found = eqx.filter_eval_shape(model, self._point()).shape
             wanted = self._solution_shape()
@@ -169,7 +203,8 @@ class Problem(eqx.Module):
         require_float64(points, "points")
         self.check(model)
         theta, frozen = split(model)
-        return LeastSquares(self.conditions, points, frozen), theta
+        names = self.coordinate_names
+        return LeastSquares(self.conditions, points, frozen, names=names), theta
 
     def sample(self, key: PRNGKeyArray) -> dict[str, Points]:
         """A batch of points for every condition."""
@@ -236,6 +271,7 @@ class Problem(eqx.Module):
             name=self.name,
             widths=self.widths,
             outputs=self.outputs,
+            names=self.names,
             scaled=self.scaled,
             evaluation_points=(
                 self.evaluation_points if evaluation_points is None else evaluation_points

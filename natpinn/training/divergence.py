@@ -32,7 +32,9 @@ def explain_divergence(batches: Batches, state: TrainState, outcome: Outcome) ->
             if found.unsound == found.points:
                 return f"{what}; {advice}"
             rare = ", or take fewer points per step" if found.is_rare else ""
-            return f"{what}, as at {found.first}: mend it there{rare}"
+            names = batches.objective.names
+            where = ", ".join(f"{n} = {x:g}" for n, x in zip(names, found.first, strict=True))
+            return f"{what}, as at {where}: mend it there{rare}"
     return f"{what}the loss or the error is not finite; {advice}"
 
 
