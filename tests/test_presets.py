@@ -38,8 +38,8 @@ OWN: dict[Case, dict[str, Any]] = {
         "optimizer.norm_cap": 1e-3,
     },
 }
-# Presets with the settings of another problem: the harmonic solution in 100 dimensions is the one of
-# the paper's text, its runs had the other; SPRING with a line search ran on heat in 10 dimensions.
+# Presets with the settings of another problem: the harmonic solution in 100 dimensions is in the
+# paper's text, its runs had the other; SPRING with a line search ran on heat in 10 dimensions.
 TAKEN_FROM = {
     **{
         ("poisson_100d_harmonic", optimizer, rule): "poisson_100d"
