@@ -284,7 +284,7 @@ def test_the_spectrum_is_tracked_during_training(tmp_path):
     problem = natpinn.problems.get("poisson_2d", points=sizes, widths=(6,)).with_held_points()
     options: dict[str, Any] = {"optimizer": natpinn.engd_w(1e-3), "steps": 12, "progress": False}
     names = ["effective_dimension", "condition_number", "largest_eigenvalue", "smallest_eigenvalue"]
-    reached: dict[int, Any] = {}
+    reached: dict[float, Any] = {}
     tracked = natpinn.solve(
         problem,
         track=names,
