@@ -9,21 +9,15 @@ the examples. With `--small` the nets and batches of the paper's are such that t
 a step in a tenth of a second; otherwise they are the paper's, for a large GPU.
 """
 
-import contextlib
-import importlib
 import math
 from argparse import Namespace
-from collections.abc import Iterator
 from typing import Any
 
-import jax
+import equinox as eqx
 import lines
 import untuned
 
 import natpinn
-from natpinn.problems.problem import Problem
-from natpinn.runs.resolve import resolve
-from natpinn.runs.settings import flatten
 
 VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
     "auto": {},
@@ -40,37 +34,29 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
     "no_way_back": {},
     "no_return": {},
 }
-CONSTANTS: dict[str, dict[str, float]] = {  # of the rule, which a variant has otherwise
-    "always_older": {"AGEING_BACK": -1.0},
-    "no_fading": {"FADING": 1.0},
-    "no_way_back": {"JUMP": math.inf},
-    "no_return": {"ASTRAY": math.inf},
+RULES: dict[str, natpinn.AutoRule] = {  # numbers of the rule, which a variant has otherwise
+    "always_older": natpinn.AutoRule(ageing_back=-1.0),
+    "no_fading": natpinn.AutoRule(fading=1.0),
+    "no_way_back": natpinn.AutoRule(jump=math.inf),
+    "no_return": natpinn.AutoRule(astray=math.inf),
 }
-RULE: Any = importlib.import_module("natpinn.optimizers.auto")
 SMALL: dict[str, dict[str, Any]] = {
-    "poisson_5d": {
-        "points": {"interior": 600, "boundary": 100},
-        "model": {"widths": [32, 32, 24, 24]},
-    },
-    "poisson_10d": {
-        "points": {"interior": 100, "boundary": 50},
-        "model": {"widths": [64, 64, 48, 48]},
-    },
+    "poisson_5d": {"points": {"interior": 600, "boundary": 100}, "widths": (32, 32, 24, 24)},
+    "poisson_10d": {"points": {"interior": 100, "boundary": 50}, "widths": (64, 64, 48, 48)},
     "poisson_100d": {
-        "problem": {"dimension": 30},
+        "dimension": 30,
         "points": {"interior": 40, "boundary": 20},
-        "model": {"widths": [96, 96, 64, 64]},
+        "widths": (96, 96, 64, 64),
     },
     "heat_4d": {
         "points": {"interior": 300, "boundary": 25, "initial": 25},
-        "model": {"widths": [64, 64, 48, 48]},
+        "widths": (64, 64, 48, 48),
     },
     "log_fokker_planck_9d": {
         "points": {"interior": 300, "initial": 100},
-        "model": {"widths": [64, 64, 48, 48]},
+        "widths": (64, 64, 48, 48),
     },
 }
-BUILT: dict[Any, Problem] = {}  # one object for all runs, which then share compiled programs
 TUNED = "tuned"  # SPRING with the settings that the paper found
 NAMES = [f"{problem}-{variant}" for problem in SMALL for variant in (TUNED, *VARIANTS)]
 MORE = [f"{problem}-{variant}" for problem in untuned.PROBLEMS for variant in VARIANTS]
@@ -87,42 +73,23 @@ def main() -> None:
 def solve(name: str, seed: int, arguments: Namespace) -> lines.Record:
     ends = {"steps": arguments.steps} if arguments.steps else {"budget": arguments.budget}
     problem, variant = name.split("-")
-    with changed(CONSTANTS.get(variant, {})):
-        if problem in SMALL:
-            return solve_paper(name, seed, arguments.small, ends)
-        built, model = untuned.load(problem, seed)
-        optimizer = natpinn.auto(**VARIANTS[variant])
-        options = {"optimizer": optimizer, "model": model, "seed": seed, **ends}
-        return lines.solve(f"{name}-{seed}", COLUMNS, built, **options)
+    if problem in SMALL:
+        return solve_paper(name, seed, arguments.small, ends)
+    built, model = untuned.load(problem, seed)
+    options = {"optimizer": optimizer_of(variant), "model": model, "seed": seed, **ends}
+    return lines.solve(f"{name}-{seed}", COLUMNS, built, **options)
 
 
-@contextlib.contextmanager
-def changed(constants: dict[str, float]) -> Iterator[None]:
-    """Programs have them built in, and are compiled again."""
-    before = {name: getattr(RULE, name) for name in constants}
-    if constants:
-        jax.clear_caches()
-    for name, value in constants.items():
-        setattr(RULE, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(RULE, name, value)
-        if constants:
-            jax.clear_caches()
+def optimizer_of(variant: str) -> natpinn.Auto:
+    plain = natpinn.auto(**VARIANTS[variant])
+    return eqx.tree_at(lambda auto: auto.rule, plain, RULES.get(variant, natpinn.AutoRule()))
 
 
 def solve_paper(name: str, seed: int, is_small: bool, ends: dict[str, Any]) -> lines.Record:
-    problem, variant = name.split("-")
-    optimizer = {"name": "spring"} if variant == TUNED else {"name": "auto", **VARIANTS[variant]}
-    given = flatten({"optimizer": optimizer})
-    sizes = flatten(SMALL[problem]) if is_small else {}
-    settings = resolve({"problem.name": problem, "seed": seed, **sizes, **given})
-    described = (problem, tuple(settings.points.items()))
-    if described not in BUILT:
-        BUILT[described] = settings.build_problem()
-    return lines.solve_settings(f"{name}-{seed}", COLUMNS, settings, BUILT[described], **ends)
+    where, variant = name.split("-")
+    optimizer = "spring" if variant == TUNED else optimizer_of(variant)
+    problem = natpinn.problems.get(where, **(SMALL[where] if is_small else {}))
+    return lines.solve(f"{name}-{seed}", COLUMNS, problem, optimizer=optimizer, seed=seed, **ends)
 
 
 def table(records: dict[str, lines.Record]) -> str:

@@ -35,12 +35,14 @@ from .models.embeddings import Periodic as Periodic
 from .models.embeddings import Scaled as Scaled
 from .models.mlp import MLP as MLP
 from .optimizers.auto import Auto as Auto
+from .optimizers.auto import AutoRule as AutoRule
 from .optimizers.base import Optimizer as Optimizer
 from .optimizers.base import StepInfo as StepInfo
 from .optimizers.first_order import FirstOrder as FirstOrder
 from .optimizers.hessian_free import HessianFree as HessianFree
 from .optimizers.kfac import Kfac as Kfac
-from .optimizers.kfac import Quadratic as Quadratic
+from .optimizers.kfac_update import Quadratic as Quadratic
+from .optimizers.kfac_update import Searched as Searched
 from .optimizers.lbfgs import Lbfgs as Lbfgs
 from .optimizers.line_search import Armijo as Armijo
 from .optimizers.line_search import Fixed as Fixed
@@ -69,14 +71,15 @@ from .solvers.base import Factorization as Factorization
 from .solvers.base import SolveInfo as SolveInfo
 from .solvers.cg import ConjugateGradients as ConjugateGradients
 from .solvers.dual import Dual as Dual
+from .solvers.ladder import AdaptiveNystrom as AdaptiveNystrom
 from .solvers.nystrom import Nystrom as Nystrom
 from .solvers.primal import Primal as Primal
 from .solvers.smaller import Smaller as Smaller
-from .training.loop import Callback as Callback
-from .training.loop import Progress as Progress
-from .training.loop import Snapshot as Snapshot
-from .training.loop import TrainResult as TrainResult
 from .training.loop import train as train
+from .training.progress import Callback as Callback
+from .training.progress import Progress as Progress
+from .training.result import TrainResult as TrainResult
+from .training.snapshot import Snapshot as Snapshot
 from .training.steps import TrainState as TrainState
 
 __version__ = "0.1.0"

@@ -6,14 +6,25 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from natpinn import Box, Condition, InputError, Nystrom, Problem, auto, laplacian, solve, train
+from natpinn import (
+    AdaptiveNystrom,
+    Box,
+    Condition,
+    ConjugateGradients,
+    InputError,
+    Nystrom,
+    Problem,
+    auto,
+    laplacian,
+    solve,
+    train,
+)
 from natpinn.optimizers.auto import Auto
 from natpinn.optimizers.trend import Trend
 from natpinn.solvers.dual import Dual
 from natpinn.solvers.primal import Primal
 from natpinn.solvers.smaller import Smaller
-from natpinn.training import loop
-from natpinn.training.limits import horizon
+from natpinn.training.limits import Limits
 from natpinn.training.steps import Batches
 
 KEY = jax.random.key(0)
@@ -139,12 +150,21 @@ def test_both_forms_of_the_solve_take_the_same_steps():
         states.append(ravel_pytree(theta)[0])
     for other in states[1:]:
         np.testing.assert_allclose(other, states[0], rtol=1e-6, atol=1e-9)
-    assert Smaller().system_bytes(10, 100) == Dual().system_bytes(10, 100)
-    assert Smaller().system_bytes(100, 10) == Primal().system_bytes(100, 10)
-    with pytest.raises(InputError, match="trace"):
-        Auto(Nystrom(0.1), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"average=0\.9"):
-        Auto(Primal(0.9), 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)
+    assert Smaller().footprint(10, 100) == Dual().footprint(10, 100)
+    assert Smaller().footprint(100, 10) == Primal().footprint(100, 10)
+
+
+def test_every_solver_that_takes_each_batch_by_itself_will_do():
+    for solver in (Nystrom(0.3), ConjugateGradients()):
+        optimizer = Auto(solver, 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)
+        _, state, info = optimizer.step(OBJECTIVE, THETA, optimizer.init(THETA), key=KEY)
+        assert float(info.details["surprise"]) > 0
+        assert float(state.damping) > 0
+    for solver, name in ((Primal(0.9), r"average=0\.9"), (AdaptiveNystrom(), "AdaptiveNystrom")):
+        with pytest.raises(InputError, match=name):
+            Auto(solver, 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)
+    with pytest.raises(InputError, match="needs a solver"):
+        Auto("dual", 0.2, 0.9, 1e-2, 1e-3, 5.0, 0.1, 0.7)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_step_that_a_fresh_batch_does_not_bear_out_is_taken_back():
@@ -293,17 +313,17 @@ def test_a_cooler_search_wants_more_damping():
 
 
 def test_the_horizon_is_known_from_steps_or_from_speed():
-    assert horizon(0, 0.0, None, 60.0) == np.inf
-    assert horizon(0, 0.0, 500, 60.0) == 500
-    assert horizon(50, 2.0, None, 60.0) == 1500
-    assert horizon(50, 2.0, 500, 60.0) == 500
+    assert Limits(None, 60.0).horizon(0, 0.0) == np.inf
+    assert Limits(500, 60.0).horizon(0, 0.0) == 500
+    assert Limits(None, 60.0).horizon(50, 2.0) == 1500
+    assert Limits(500, 60.0).horizon(50, 2.0) == 500
 
 
-def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(monkeypatch):
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped():
     whole = run(auto(), steps=30)
-    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 0.0)
-    first = run(auto(), steps=30, callbacks=[lambda progress: progress.step >= 12])
-    rest = run(auto(), steps=30, resume=first.snapshot, history=first.history)
+    one_per_call = {"steps": 30, "seconds_per_call": 0.0}
+    first = run(auto(), **one_per_call, callbacks=[lambda progress: progress.step >= 12])
+    rest = run(auto(), **one_per_call, resume=first.snapshot, history=first.history)
     one, other = (ravel_pytree(r.state.theta)[0] for r in (whole, rest))
     np.testing.assert_array_equal(one, other)
 

@@ -6,7 +6,8 @@ from typing import cast
 import pytest
 
 from natpinn.runs.display import Display, describe, show_duration
-from natpinn.training.loop import Progress, Snapshot
+from natpinn.training.progress import Progress
+from natpinn.training.snapshot import Snapshot
 
 
 def progress(step, seconds, steps=None, budget=None):

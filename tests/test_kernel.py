@@ -18,8 +18,9 @@ from natpinn import (
     laplacian,
     value_gradient_laplacian,
 )
-from natpinn.least_squares import kernel
-from natpinn.least_squares.factoring import Factors, factored
+from natpinn.least_squares import factoring, kernel
+from natpinn.least_squares.blocks import Block, Factored
+from natpinn.least_squares.factoring import factored
 from natpinn.parallel.devices import make_mesh
 from natpinn.parallel.plan import Plan
 
@@ -103,13 +104,18 @@ CASES = {
     "loop": lambda: (_three_dimensional(), Recurrent(in_loop=True)),
 }
 
+
+def is_factored(block):
+    return isinstance(block, Factored)
+
+
 # What is turned to make every row pair and leaf take one way.
 STRATEGIES = {
     "as chosen": {},
-    "structured": {"structure_pays": lambda *pair: all(isinstance(b, Factors) for b in pair)},
-    "explicit": {"structure_pays": lambda left, right: False},
-    "tiles": {"SMALLEST_TILE": 2},
-    "syrk": {"SYRK_ROWS": 1},
+    "structured": {(Block, "is_cheaper_structured"): lambda *pair: all(map(is_factored, pair))},
+    "explicit": {(Block, "is_cheaper_structured"): lambda left, right: False},
+    "tiles": {(kernel, "SMALLEST_TILE"): 2},
+    "syrk": {(kernel, "SYRK_ROWS"): 1},
 }
 MESH = make_mesh("all")
 PLANS = {
@@ -155,11 +161,12 @@ def linearized(case):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_gives_the_dense_kernel_and_step(linearized, strategy, monkeypatch):
-    for name, value in STRATEGIES[strategy].items():
-        monkeypatch.setattr(kernel, name, value)
-    if strategy == "syrk":
-        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for (owner, name), value in STRATEGIES[strategy].items():
+        monkeypatch.setattr(owner, name, value)
     linearization, residual, J = linearized
+    if strategy == "syrk":
+        as_on_a_gpu = linearization.objective.planned(Plan(backend="gpu"))
+        linearization = eqx.tree_at(lambda near: near.objective, linearization, as_on_a_gpu)
     found = jax.jit(lambda arrays: _with(linearization, arrays).kernel())(_arrays(linearization))
     assert relative(found, J @ J.T) < 1e-12
 
@@ -226,7 +233,8 @@ def test_products_are_the_same_under_every_plan(plan):
     @eqx.filter_jit
     def products(objective, theta, Y):
         linearization = objective.linearize(theta)
-        return linearization.jvp(theta), linearization.kernel_mm(Y), linearization.gramian()
+        mixed = linearization.kernel_mm(Y), linearization.gramian(), linearization.kernel_trace()
+        return linearization.jvp(theta), *mixed
 
     planned = objective.planned(PLANS[plan])
     real = _real_rows(planned, theta)
@@ -236,6 +244,7 @@ def test_products_are_the_same_under_every_plan(plan):
     assert relative(found[0][real], wanted[0]) < 1e-12
     assert relative(found[1][real], wanted[1]) < 1e-12
     assert relative(found[2], wanted[2]) < 1e-12
+    assert float(found[3]) == pytest.approx(float(wanted[3]), rel=1e-12)
 
 
 def _linearize(objective, theta):
@@ -252,13 +261,9 @@ def _with(linearization, arrays):
 
 def _streams(linearization: Linearization) -> list[list[int]]:
     return [
-        [leaf.streams for leaf in jax.tree.leaves(rows, is_leaf=_is_factors) if _is_factors(leaf)]
+        [leaf.streams for leaf in jax.tree.leaves(rows, is_leaf=is_factored) if is_factored(leaf)]
         for rows in linearization.jacobian or ()
     ]
-
-
-def _is_factors(leaf):
-    return isinstance(leaf, Factors)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +285,7 @@ def test_layers_that_are_not_dense_are_explicit():
     objective, theta = problem.objective(model, problem.sample(KEY))
     linearization = _linearize(objective, theta)
     for rows in linearization.jacobian or ():
-        assert not isinstance(rows.middle.weight, Factors)
+        assert not is_factored(rows.middle.weight)
 
 
 def test_factoring_keeps_the_function():
@@ -295,12 +300,12 @@ def test_factoring_keeps_the_function():
         return jnp.sum(jnp.tanh(W @ x) ** 2) + jnp.sum(jnp.sin(W.T @ jnp.ones(40)))
 
     x = jnp.linspace(0, 1, 30)
-    for function, is_factored in ((loss, False), (dense_only, True)):
-        gradient = jax.grad(function)
-        found = factored(gradient, lambda factors: True)(W, x)
-        assert isinstance(found, Factors) == is_factored
-        formed = found.cotangents.T @ found.inputs if is_factored else found
-        assert relative(formed, gradient(W, x)) < 1e-13
+    for function, has_factors in ((loss, False), (dense_only, True)):
+        value, found = factored(jax.value_and_grad(function))(W, x)
+        assert is_factored(found) == has_factors
+        formed = found.cotangents.T @ found.inputs if has_factors else found.gradients
+        assert relative(formed, jax.grad(function)(W, x)) < 1e-13
+        assert float(value) == pytest.approx(float(function(W, x)), rel=1e-14)
 
 
 def test_a_step_is_the_same_with_and_without_structure(monkeypatch):
@@ -309,7 +314,7 @@ def test_a_step_is_the_same_with_and_without_structure(monkeypatch):
     optimizer = engd_w(1e-3, 0.1)
     steps = []
     for keep in (True, False):
-        monkeypatch.setattr(kernel, "worth_factoring", lambda factors, keep=keep: keep)
+        monkeypatch.setattr(factoring, "is_worth_factoring", lambda factors, keep=keep: keep)
         step = eqx.filter_jit(lambda t, s: optimizer.step(objective, t, s, key=KEY))
         theta_after, *_ = step(theta, optimizer.init(theta))
         steps.append(ravel_pytree(theta_after)[0])

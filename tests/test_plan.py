@@ -21,6 +21,7 @@ from natpinn import (
     spring,
     train,
 )
+from natpinn.least_squares.footprint import Demand
 from natpinn.memory import free_bytes, parse_bytes, show_bytes, used_bytes
 from natpinn.models.theta import parameter_count
 from natpinn.optimizers.line_search import descend
@@ -108,7 +109,7 @@ def test_with_more_rows_than_parameters_a_gramian_is_planned_for(share, monkeypa
     objective, theta, _ = setup(widths=(16, 16), interior=4000, boundary=100)
     size = size_of(objective, theta, auto())
     p = parameter_count(theta)
-    assert size.is_primal
+    assert size.demand is Demand.GRAMIAN
     assert system_flops(size) == (4100 * p * (p + 1), p**3 // 3)
     whole = peak(size, Plan())
     assert 0.7 < program_bytes(objective, theta, auto()) / whole < 1.3
@@ -118,7 +119,7 @@ def test_with_more_rows_than_parameters_a_gramian_is_planned_for(share, monkeypa
     assert linearize_flops(size, planned.plan) == linearize_flops(size, Plan())
     assert "for the Gramian" in explain(planned)
     few, *_ = setup(widths=(16, 16), interior=40, boundary=10)
-    assert not size_of(few, theta, auto()).is_primal
+    assert size_of(few, theta, auto()).demand is Demand.KERNEL
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The training loop: budgets, evaluations, callbacks, schedules, divergence, reproducibility."""
 
+import inspect
+import re
 from typing import Any, cast
 
 import jax
@@ -11,9 +13,9 @@ from jax.flatten_util import ravel_pytree
 
 import natpinn
 from natpinn import Box, Condition, InputError, Problem, adam, engd_w, laplacian, sgd, spring, train
-from natpinn.training import loop
 from natpinn.training.cache import use_compilation_cache
-from natpinn.training.limits import is_scheduled
+from natpinn.training.evaluation import is_scheduled
+from natpinn.training.limits import Limits
 
 KEY = jax.random.key(0)
 TRACES = {"residual": 0}
@@ -75,6 +77,12 @@ def test_natural_gradients_beat_adam_by_far():
     assert errors["engd_w"] < errors["adam"] / 10
 
 
+def test_the_example_of_train_runs(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(train) or "", re.S)
+    exec(example, {})
+    assert float(capsys.readouterr().out) < 1
+
+
 def test_new_hyper_parameters_do_not_compile_again():
     run(spring(1e-3, 0.9, 0.1, 1e-3), steps=2)
     before = TRACES["residual"]
@@ -103,11 +111,10 @@ def test_compiled_programs_are_kept_where_the_user_says(monkeypatch, tmp_path):
         jax.config.update("jax_compilation_cache_dir", chosen)
 
 
-def test_results_do_not_depend_on_how_steps_are_grouped(monkeypatch):
+def test_results_do_not_depend_on_how_steps_are_grouped():
     optimizer = OPTIMIZERS["spring"]
     together = run(optimizer, steps=23)
-    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 0.0)  # one step per call
-    apart = run(optimizer, steps=23)
+    apart = run(optimizer, steps=23, seconds_per_call=0.0)  # one step per call
     one, other = (ravel_pytree(result.state.theta)[0] for result in (together, apart))
     np.testing.assert_array_equal(one, other)
     assert [r["l2_error"] for r in together.history] == [r["l2_error"] for r in apart.history]
@@ -128,6 +135,22 @@ def test_a_time_budget_is_kept():
     assert result.compile_seconds > 0
 
 
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        (Limits(steps=500), 30),  # to the evaluation at step 130
+        (Limits(steps=120), 20),  # to the last step
+        (Limits(budget=2.0), 10),  # the second that is left
+        (Limits(steps=120, budget=2.0), 10),
+        (Limits(budget=1.001), 1),  # at least one
+    ],
+)
+def test_a_call_ends_at_an_evaluation_or_a_limit(limits, count):
+    assert limits.steps_per_call(100, 1.0, 0.1, until=130, within=60.0) == count
+    assert limits.steps_per_call(100, 1.0, 0.1, until=130, within=0.25) == min(count, 2)
+    assert limits.steps_per_call(100, 1.0, np.inf, until=130, within=60.0) == 1
+
+
 def test_callbacks_see_progress_and_can_stop():
     seen = []
 
@@ -140,11 +163,10 @@ def test_callbacks_see_progress_and_can_stop():
     assert int(result.state.step) == seen[-1] == 5
 
 
-def test_a_run_that_a_callback_ends_is_evaluated_there(monkeypatch):
-    monkeypatch.setattr(loop, "SECONDS_PER_CALL", 1e-9)
+def test_a_run_that_a_callback_ends_is_evaluated_there():
     assert not is_scheduled(45)
     stop = {"callbacks": [lambda progress: progress.step >= 45]}
-    result = run(OPTIMIZERS["adam"], steps=100, **stop)
+    result = run(OPTIMIZERS["adam"], steps=100, seconds_per_call=1e-9, **stop)
     assert result.history[-1]["step"] == 45
     assert result.history[-1] != result.history[-2]
 
@@ -204,8 +226,11 @@ def test_ctrl_c_keeps_what_was_reached():
         (lambda: spring(momentum=-0.1), "momentum must be"),
         (lambda: spring(learning_rate=0.0), "learning_rate must be above 0"),
         (lambda: spring(norm_cap=-1.0), "norm_cap must be above 0"),
-        (lambda: spring(damping="small"), "damping must be a number or a schedule"),
-        (lambda: spring(damping=np.float32(1e-3)), "float32"),
+        (
+            lambda: spring(damping="small"),  # pyright: ignore[reportArgumentType]
+            "damping must be a number or a schedule",
+        ),
+        (lambda: spring(damping=np.float32(1e-3)), "float32"),  # pyright: ignore[reportArgumentType]
         (lambda: spring(damping=True), "damping must be a number"),
         (lambda: spring(damping=optax.constant_schedule(-1.0)), "damping must be above 0"),
         (lambda: engd_w(learning_rate=0.1, line_search=natpinn.Grid()), "not both"),

@@ -79,8 +79,9 @@ PROBLEMS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "kovasznay": example("kovasznay", {"flow": 30, "boundary": 15}),
     "inverse_heat": example("inverse_heat", {"heat": 40, "ends": 15}),
 }
+REFUSED = {"inverse_heat-kfac"}  # its diffusivity belongs to no dense layer
 NAMES = [
-    *(f"{problem}-{method}" for problem in PROBLEMS for method in METHODS),
+    *(f"{p}-{m}" for p in PROBLEMS for m in METHODS if f"{p}-{m}" not in REFUSED),
     *(f"poisson_2d-{method}" for method in MORE_METHODS),
 ]
 
@@ -130,8 +131,9 @@ def main() -> None:
     records = {}
     for name in arguments.names or NAMES:
         records[name] = run(name)
+        jax.clear_caches()  # a process may have so many maps of memory only
         print(name, records[name][-1]["loss"], flush=True)
-    arguments.out.write_text(json.dumps(records, indent=0))
+        arguments.out.write_text(json.dumps(records, indent=0))
 
 
 if __name__ == "__main__":

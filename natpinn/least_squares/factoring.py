@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import InputError
+from .blocks import Block, Dense, Factored, RowBlock, is_worth_factoring
 
 CALLS = {  # primitives that only wrap another program, and under which name they keep it
     "jit": "jaxpr",
@@ -29,28 +30,6 @@ CALLS = {  # primitives that only wrap another program, and under which name the
 }
 SAME = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy"}
 SUMS = {"add", "add_any"}
-
-
-class Factors(eqx.Module):
-    """The gradients of one weight matrix at n points: Σₛ cotangents[n, s] inputs[n, s]ᵀ."""
-
-    cotangents: Float[Array, "n s out"]
-    inputs: Float[Array, "n s in"]
-
-    def __len__(self) -> int:
-        return len(self.cotangents)
-
-    @property
-    def explicit(self) -> Float[Array, "n out in"]:
-        return jnp.einsum("nso,nsi->noi", self.cotangents, self.inputs)
-
-    @property
-    def streams(self) -> int:
-        return self.cotangents.shape[1]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return len(self), self.cotangents.shape[2], self.inputs.shape[2]
 
 
 class DenseLayer(NamedTuple):
@@ -81,15 +60,15 @@ class _OuterProducts:
     def form(self) -> Float[Array, "out in"]:
         return sum((pair.left.T @ pair.right for pair in self.pairs), start=jnp.zeros(()))
 
-    def factors(self) -> Factors:
+    def factors(self) -> Factored:
         left, right, _ = zip(*self.pairs, strict=True)
-        return Factors(jnp.concatenate(left), jnp.concatenate(right))
+        return Factored(jnp.concatenate(left), jnp.concatenate(right))
 
 
 class LayerFactors(eqx.Module):
-    """`Factors` of a whole layer, and whether its matrix is used as x @ W, not as W @ x."""
+    """`Factored` of a whole layer, and whether its matrix is used as x @ W, not as W @ x."""
 
-    factors: Factors
+    factors: Factored
     is_transposed: bool = eqx.field(static=True)
 
 
@@ -163,14 +142,18 @@ class _Trace:
         return not self.parts(before) or np.size(before) == np.size(after)
 
 
-def factored(function: Callable[..., Any], worth: Callable[[Factors], bool]) -> Callable[..., Any]:
-    """The same function, with each matrix it returns as `Factors` (s, out), (s, in) where it is a
-    sum of outer products and the factors are worth keeping."""
+def factored(gradient: Callable[..., tuple[Array, Any]]) -> Callable[..., tuple[Array, RowBlock]]:
+    """A function that returns a number and its gradients, with a `Block` of one row for each.
 
-    def evaluate(*arguments: Any) -> Any:
-        program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        outputs = _run(program.jaxpr, program.consts, jax.tree.leaves(arguments), _Trace())
-        return jax.tree.structure(shape).unflatten([_finish(output, worth) for output in outputs])
+    A matrix that is a sum of outer products becomes `Factored`, where its factors are smaller.
+    """
+
+    def evaluate(*arguments: Any) -> tuple[Array, RowBlock]:
+        program, (_, shape) = jax.make_jaxpr(gradient, return_shape=True)(*arguments)
+        value, *gradients = _run(
+            program.jaxpr, program.consts, jax.tree.leaves(arguments), _Trace()
+        )
+        return value, jax.tree.structure(shape).unflatten([_block(found) for found in gradients])
 
     return evaluate
 
@@ -251,7 +234,7 @@ def _layer_factors(
     ones = [jnp.full(len(p.left), float(has)) for p, has in zip(pairs, has_bias, strict=True)]
     factors = _OuterProducts(pairs).factors()
     inputs = jnp.concatenate([factors.inputs, jnp.concatenate(ones)[:, None]], axis=1)
-    return LayerFactors(Factors(factors.cotangents, inputs), is_transposed)
+    return LayerFactors(Factored(factors.cotangents, inputs), is_transposed)
 
 
 def _cannot_treat(layer: DenseLayer, why: str) -> InputError:
@@ -261,11 +244,12 @@ def _cannot_treat(layer: DenseLayer, why: str) -> InputError:
     )
 
 
-def _finish(output: Any, worth: Callable[[Factors], bool]) -> Any:
-    if not isinstance(output, _OuterProducts):
-        return output
-    factors = output.factors()
-    return factors if worth(factors) else output.form()
+def _block(gradient: Any) -> Block:
+    """A gradient as it is held."""
+    if not isinstance(gradient, _OuterProducts):
+        return Dense(gradient)
+    factors = gradient.factors()
+    return factors if is_worth_factoring(factors) else Dense(gradient.form())
 
 
 def _run(

@@ -11,8 +11,10 @@ from jaxtyping import Array, Float
 
 from ..models.theta import Theta
 from ..parallel.devices import BY_ROWS, DEVICES, REPLICATED, on_each_device
-from . import kernel
-from .kernel import Blocks, Rows
+from . import cost, kernel
+from .blocks import RowBlock
+from .cost import Counted
+from .rows import Rows
 
 if TYPE_CHECKING:
     from .objective import LeastSquares
@@ -28,7 +30,7 @@ class Linearization(eqx.Module):
     objective: "LeastSquares"
     theta: Theta
     residual: Float[Array, " n"]
-    jacobian: tuple[Blocks, ...] | None  # one row block for each condition
+    jacobian: tuple[RowBlock, ...] | None  # one row block for each condition
 
     @property
     def rows(self) -> dict[str, slice]:
@@ -49,7 +51,7 @@ class Linearization(eqx.Module):
         if self.jacobian is None:
             return jax.vjp(self.objective.residual, self.theta)[1](y)[0]
 
-        def total(rows: Blocks, y: Float[Array, " n"]) -> Theta:
+        def total(rows: RowBlock, y: Float[Array, " n"]) -> Theta:
             return self._sum_over_devices(kernel.vector_jacobian(rows, y))
 
         product = self._on_each_device(total, (BY_ROWS, BY_ROWS), REPLICATED)
@@ -58,36 +60,32 @@ class Linearization(eqx.Module):
 
     def kernel(self) -> Float[Array, "n n"]:
         """J Jᵀ."""
-        plan = self.objective.plan
-        return self._assemble(
-            lambda rows: kernel.kernel(rows, plan.working_bytes, plan.mesh is not None)
-        )
+        return self._assemble(lambda rows: kernel.kernel(rows, self.objective.plan))
 
     def kernel_mm(self, y: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """J (Jᵀ Y), without the kernel."""
-        plan = self.objective.plan
-        return self._assemble(
-            lambda rows, y: kernel.kernel_times(rows, y, plan.working_bytes, plan.mesh is not None),
-            y,
-        )
+        return self._assemble(lambda rows, y: kernel.kernel_times(rows, y, self.objective.plan), y)
 
-    def kernel_cost(self) -> float:
-        """The operations of `kernel`, known before anything is computed."""
-        return kernel.assembly_cost(self._counted_shapes())
+    def kernel_trace(self) -> Float[Array, ""]:
+        """tr J Jᵀ, without the kernel."""
+        return self._assemble(lambda rows: kernel.trace(rows, self.objective.plan))
 
-    def product_cost(self, columns: int) -> float:
-        """The operations of `kernel_mm`."""
-        return kernel.product_cost(self._counted_shapes(), columns)
+    def kernel_operations(self) -> float:
+        """What `kernel` takes, known before anything is computed."""
+        return cost.kernel_operations(self._counted())
 
-    def _counted_shapes(self) -> list[tuple[Blocks, int]]:
+    def product_operations(self, columns: int) -> float:
+        """What `kernel_mm` takes."""
+        return cost.product_operations(self._counted(), columns)
+
+    def _counted(self) -> list[Counted]:
         shapes = self.objective.block_shapes(self.theta)
         counts = self.objective.row_counts(self.theta)
-        return [(shapes[name], counts[name]) for name in counts]
+        return [Counted(shapes[name], counts[name]) for name in counts]
 
     def gramian(self) -> Float[Array, "p p"]:
         """Jᵀ J."""
-        plan = self.objective.plan
-        return self._assemble(lambda rows: kernel.gramian(rows, plan.mesh is not None))
+        return self._assemble(lambda rows: kernel.gramian(rows, self.objective.plan))
 
     def _assemble(self, assemble: Callable[..., Array], *others: Array) -> Array:
         """An array from the rows of all conditions, held or streamed, and from other arrays."""
@@ -102,8 +100,8 @@ class Linearization(eqx.Module):
             return work(self.objective, self.theta, *others)
         counts = self.objective.row_counts(self.theta).values()
 
-        def held(jacobian: tuple[Blocks, ...], *others: Array) -> Array:
-            rows = [_held(blocks, n) for blocks, n in zip(jacobian, counts, strict=True)]
+        def held(jacobian: tuple[RowBlock, ...], *others: Array) -> Array:
+            rows = [Rows.held(blocks, n) for blocks, n in zip(jacobian, counts, strict=True)]
             return assemble(rows, *others)
 
         work = self._on_each_device(held, (BY_ROWS, *shared), REPLICATED)
@@ -114,8 +112,3 @@ class Linearization(eqx.Module):
 
     def _sum_over_devices(self, tree: Any) -> Any:
         return tree if self.objective.plan.mesh is None else jax.lax.psum(tree, DEVICES)
-
-
-def _held(rows: Blocks, count: int) -> Rows:
-    """Rows that are there: one chunk."""
-    return Rows(count, count, lambda i: rows, lambda i: rows)

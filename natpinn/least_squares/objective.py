@@ -24,10 +24,10 @@ from ..parallel.devices import (
     spread,
 )
 from ..parallel.plan import Plan
-from . import kernel
+from .blocks import RowBlock
 from .factoring import DenseLayer, LayerFactors, by_layer, factored
-from .kernel import Blocks, Rows
 from .linearization import Linearization
+from .rows import Rows
 
 
 class LeastSquares(eqx.Module):
@@ -41,7 +41,7 @@ class LeastSquares(eqx.Module):
     conditions: OrderedDict[str, Condition]  # JAX sorts a plain dict, and rows have an order
     points: dict[str, Points]
     frozen: PyTree  # what of the model is not trained
-    plan: Plan = eqx.field(static=True, default=Plan())
+    plan: Plan = eqx.field(static=True, default_factory=Plan)
 
     def residual(self, theta: Theta) -> Float[Array, " n"]:
         return jnp.concatenate(list(self.residuals(theta).values()))
@@ -100,13 +100,13 @@ class LeastSquares(eqx.Module):
 
     def linearize_points(
         self, name: str, theta: Theta, points: Points, scale: Float[Array, " c"]
-    ) -> tuple[Float[Array, " n"], Blocks]:
+    ) -> tuple[Float[Array, " n"], RowBlock]:
         """The scaled rows of one condition at some points, and their gradients, point by point.
 
         Each residual sees one point, so its gradient costs one small reverse pass. Pulling back
         one-hot vectors through the stacked residual instead would cost n times as much.
         """
-        per_row = factored(self._row_gradient(name), kernel.worth_factoring)
+        per_row = factored(self._row_gradient(name))
         blocks = jax.vmap(self._over_rows(name, theta, per_row))(points, scale)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
 
@@ -186,7 +186,7 @@ class LeastSquares(eqx.Module):
         each = jax.vmap(per_row, (None, None, None, 0))
         return lambda point, scale: each(theta, point, scale, jnp.eye(k))
 
-    def block_shapes(self, theta: Theta) -> dict[str, Blocks]:
+    def block_shapes(self, theta: Theta) -> dict[str, RowBlock]:
         """The rows of each condition at one point, as shapes."""
         return {
             name: self._at_one_point(
@@ -207,7 +207,7 @@ class LeastSquares(eqx.Module):
         chunk = min(n, self.plan.chunk(n))
         mine = chunk // self.plan.devices
 
-        def blocks(i: Any, distinct: bool) -> Blocks:
+        def blocks(i: Any, distinct: bool) -> RowBlock:
             first = i * chunk
             start = jnp.minimum(first, n - chunk) + mine * self._device()
             here, weight = jax.tree.map(
@@ -219,16 +219,16 @@ class LeastSquares(eqx.Module):
 
         return Rows(n * k, chunk * k, lambda i: blocks(i, False), lambda i: blocks(i, True))
 
-    def _hold_rows(self, name: str, theta: Theta) -> tuple[Float[Array, " n"], Blocks]:
+    def _hold_rows(self, name: str, theta: Theta) -> tuple[Float[Array, " n"], RowBlock]:
         """All rows of one condition and their gradients, so many points at once as planned."""
 
         def fill(
             objective: LeastSquares, theta: Theta, points: Points, scale: Float[Array, " n"]
-        ) -> tuple[Float[Array, " n"], Blocks]:
+        ) -> tuple[Float[Array, " n"], RowBlock]:
             n, k = len(scale), objective._rows_per_point(name, theta)
             at_once = min(n, -(-self.plan.chunk(n * self.plan.devices) // self.plan.devices))
 
-            def some(start: Any) -> tuple[Float[Array, " c"], Blocks]:
+            def some(start: Any) -> tuple[Float[Array, " c"], RowBlock]:
                 here, weight = jax.tree.map(
                     lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, at_once), (points, scale)
                 )

@@ -1,6 +1,6 @@
 """SPRING that finds its damping, momentum and step size by itself."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,29 +9,44 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
+from ..least_squares.footprint import Footprint
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
 from ..schedule import Schedule
-from ..solvers.dual import Dual
-from ..solvers.primal import Primal
-from ..solvers.smaller import Smaller
-from .base import Demand, Optimizer, StepInfo, norm
+from ..solvers.base import DampedSolver
+from .base import Optimizer, StepInfo, norm
 from .direction import direction
 from .line_search import descend
 from .trend import Trend
 
-MOST_MOMENTUM = 0.999
-YOUNGEST = 10.0  # an age that counts before the first step: momentum starts at one half
-DAMPING_FACTOR = 4.0  # at most, from one step to the next
-HIGHEST_DAMPING = 1e2  # relative, as all dampings here
-SETBACK = 10.0  # what the damping is multiplied with where a step is taken back
-JUMP = 10.0  # times the loss so far, on a fresh batch: beyond it a step is taken back
-AGEING_BACK = 2.0  # how much younger a rising loss makes
-LONGEST = 1.0  # of the direction before bias correction, which would be a whole step
-FADING = 0.5  # what is left of the direction, at least, after a step that surprised too much
-ASTRAY = 10.0  # times its lowest loss: a search so far above it, for long or at its end, goes back
-COOLING = 0.2  # what is left then of the surprise that it wants
-STAYS = 0.8  # of the share of a run after which it settles: an end that is estimated may move
+
+class AutoRule(eqx.Module):
+    """The numbers in auto's rule, which nobody needs to set; benchmarks/auto.py varies them."""
+
+    most_momentum: float = eqx.field(static=True, default=0.999)
+    youngest: float = eqx.field(static=True, default=10.0)
+    """An age that counts before the first step: momentum starts at one half."""
+    damping_factor: float = eqx.field(static=True, default=4.0)
+    """The most that the damping is multiplied or divided by from one step to the next."""
+    highest_damping: float = eqx.field(static=True, default=1e2)
+    setback: float = eqx.field(static=True, default=10.0)
+    """What the damping is multiplied with where a step is taken back."""
+    jump: float = eqx.field(static=True, default=10.0)
+    """Times the loss so far, on a fresh batch: beyond it a step is taken back."""
+    ageing_back: float = eqx.field(static=True, default=2.0)
+    """How much younger a step makes a run whose loss rises."""
+    longest: float = eqx.field(static=True, default=1.0)
+    """Of the direction before bias correction, which would be a whole step."""
+    fading: float = eqx.field(static=True, default=0.5)
+    """What is left of the direction, at least, after a step that surprised too much."""
+    astray: float = eqx.field(static=True, default=10.0)
+    """Times its lowest loss: a search so far above it, for long or at its end, goes back."""
+    cooling: float = eqx.field(static=True, default=0.2)
+    """What is left then of the surprise that it wants."""
+    stays: float = eqx.field(static=True, default=0.8)
+    """Of `settle_from`. The end of a run with a budget is estimated from its speed. Once a run
+    settles, it searches again only if less than this part of the search has passed by a new
+    estimate."""
 
 
 class AutoState(NamedTuple):
@@ -66,9 +81,7 @@ class Auto(Optimizer[AutoState]):
     before the last step either says nothing about it, and its own step is rejected.
     """
 
-    demand: ClassVar[Demand] = Demand.KERNEL
-
-    solver: Dual | Primal | Smaller
+    solver: DampedSolver
     learning_rate: Schedule = eqx.field(converter=schedule.learning_rate)
     surprise: Schedule = eqx.field(converter=schedule.surprise)
     damping: Schedule = eqx.field(converter=schedule.damping)
@@ -77,17 +90,15 @@ class Auto(Optimizer[AutoState]):
     calm: Schedule = eqx.field(converter=schedule.calm)
     settle_from: Schedule = eqx.field(converter=schedule.settle_from)
     horizon: Float[Array, ""] = eqx.field(converter=schedule.horizon, default=jnp.inf)
+    rule: AutoRule = AutoRule()
 
     def __check_init__(self):
-        if not isinstance(self.solver, Dual | Primal | Smaller):
+        if not isinstance(self.solver, DampedSolver):
+            raise InputError(f"auto needs a solver, as Smaller() or Dual(), got {self.solver!r}")
+        if self.solver.remembers:
             raise InputError(
-                f"auto measures its damping by the trace of the kernel, and needs a solver that "
-                f"has it: Dual(), Primal() or Smaller(), got {self.solver!r}"
-            )
-        if isinstance(self.solver, Primal) and self.solver.average:
-            raise InputError(
-                f"auto solves each batch by itself: take Primal(average=0), got "
-                f"average={self.solver.average}"
+                f"auto solves each batch by itself, and {self.solver!r} depends on the batches "
+                f"before: take Smaller(), Dual(), Primal() or Nystrom(rank)"
             )
 
     def until(self, horizon: float) -> "Auto":
@@ -115,11 +126,8 @@ class Auto(Optimizer[AutoState]):
         """The end of the run has come one step nearer."""
         return state._replace(step=state.step + 1)
 
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        return self.solver.system_bytes(rows, parameters)
-
-    def is_primal(self, rows: int, parameters: int) -> bool:
-        return self.solver.is_primal(rows, parameters)
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        return self.solver.footprint(rows, parameters)
 
     def step(
         self, objective: LeastSquares, theta: Theta, state: AutoState, *, key: PRNGKeyArray
@@ -128,7 +136,9 @@ class Auto(Optimizer[AutoState]):
         linearization = objective.linearize(theta)
         residual = linearization.residual
         loss = 0.5 * jnp.sum(residual**2)
-        is_lost = state.trend.is_jump(loss, JUMP) & self._is_to_blame(objective, state, loss)
+        is_lost = state.trend.is_jump(loss, self.rule.jump) & self._is_to_blame(
+            objective, state, loss
+        )
 
         system, _ = self.solver.factorize(linearization, None, key=key)
         scale = system.trace()
@@ -136,7 +146,7 @@ class Auto(Optimizer[AutoState]):
         phi, info = direction(system, linearization, state.phi, momentum, state.damping * scale)
         bias = 1 - momentum**2 * (1 - state.bias)
         rate = schedule.at(self.learning_rate, state.step) * self._remaining(state.step)
-        rate = jnp.minimum(rate / jnp.sqrt(bias), LONGEST)
+        rate = jnp.minimum(rate / jnp.sqrt(bias), self.rule.longest)
         reached = descend(theta, phi, rate)
 
         change = rate * linearization.jvp(phi)
@@ -147,9 +157,11 @@ class Auto(Optimizer[AutoState]):
 
         trend = state.trend.follow(loss, state.age)
         best = _where(trend.is_lowest, theta, state.best)
-        age = jnp.where(trend.is_rising, jnp.maximum(state.age - AGEING_BACK, 0.0), state.age + 1)
+        age = jnp.where(
+            trend.is_rising, jnp.maximum(state.age - self.rule.ageing_back, 0.0), state.age + 1
+        )
         excess = surprise / self._wanted_surprise(state)
-        faded = jnp.where(state.is_settling, jnp.clip(excess**-0.5, FADING, 1.0), 1.0)
+        faded = jnp.where(state.is_settling, jnp.clip(excess**-0.5, self.rule.fading, 1.0), 1.0)
         followed = AutoState(
             jax.tree.map(lambda leaf: faded * leaf, phi),
             theta,
@@ -191,12 +203,14 @@ class Auto(Optimizer[AutoState]):
 
         So it does where a search went astray, which is cooler and at its lowest loss again.
         """
-        share = schedule.at(self.settle_from, state.step) * jnp.where(state.is_settling, STAYS, 1)
+        share = schedule.at(self.settle_from, state.step) * jnp.where(
+            state.is_settling, self.rule.stays, 1
+        )
         is_settling = state.step >= share * self.horizon
         begins, ends = is_settling & ~state.is_settling, ~is_settling & state.is_settling
         trend = _where(ends, Trend.start(), state.trend)
-        is_astray = ~is_settling & trend.is_long_above(ASTRAY)
-        goes_back = is_astray | (begins & trend.is_above(ASTRAY))
+        is_astray = ~is_settling & trend.is_long_above(self.rule.astray)
+        goes_back = is_astray | (begins & trend.is_above(self.rule.astray))
         starts = begins | is_astray
         damping = jnp.maximum(state.damping, schedule.at(self.damping, state.step))
         return _where(goes_back, state.best, theta), state._replace(
@@ -206,12 +220,14 @@ class Auto(Optimizer[AutoState]):
             damping=jnp.where(starts, damping, state.damping),
             trend=trend.forgiven(goes_back),
             is_settling=is_settling,
-            heat=jnp.where(is_astray, COOLING, 1.0) * state.heat,
+            heat=jnp.where(is_astray, self.rule.cooling, 1.0) * state.heat,
         )
 
     def _momentum(self, state: AutoState) -> Float[Array, ""]:
         forgetting = schedule.at(self.forgetting, state.step)
-        return jnp.clip(1 - forgetting / (state.age + YOUNGEST), 0.0, MOST_MOMENTUM)
+        return jnp.clip(
+            1 - forgetting / (state.age + self.rule.youngest), 0.0, self.rule.most_momentum
+        )
 
     def _remaining(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """1 until a run settles, then down to 0 at its end."""
@@ -225,8 +241,8 @@ class Auto(Optimizer[AutoState]):
     def _next_damping(
         self, step: Int[Array, ""], used: Float[Array, ""], excess: Float[Array, ""]
     ) -> Float[Array, ""]:
-        moved = used * jnp.clip(excess**0.5, 1 / DAMPING_FACTOR, DAMPING_FACTOR)
-        return jnp.clip(moved, schedule.at(self.least_damping, step), HIGHEST_DAMPING)
+        moved = used * jnp.clip(excess**0.5, 1 / self.rule.damping_factor, self.rule.damping_factor)
+        return jnp.clip(moved, schedule.at(self.least_damping, step), self.rule.highest_damping)
 
     def _set_back(self, state: AutoState, theta: Theta) -> AutoState:
         """Where a step is not taken or taken back: more damping, and no direction."""
@@ -235,7 +251,7 @@ class Auto(Optimizer[AutoState]):
             before=theta,
             step=state.step + 1,
             bias=jnp.zeros_like(state.bias),
-            damping=jnp.minimum(SETBACK * state.damping, HIGHEST_DAMPING),
+            damping=jnp.minimum(self.rule.setback * state.damping, self.rule.highest_damping),
             age=0.5 * state.age,
         )
 

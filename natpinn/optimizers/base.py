@@ -1,27 +1,18 @@
 """What every optimizer is: a pure function from one batch to the next parameters."""
 
 from abc import abstractmethod
-from enum import Enum, auto
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ..least_squares.footprint import Footprint
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
 
 State = TypeVar("State")
-
-
-class Demand(Enum):
-    """What a step needs of the Jacobian, which says how much memory it takes."""
-
-    GRADIENT = auto()  # nothing but the gradient of the loss
-    PRODUCTS = auto()  # products with vectors
-    KERNEL = auto()  # products of its rows with each other
-    LAYERS = auto()  # what the gradients are made of, layer by layer
 
 
 class StepInfo(NamedTuple):
@@ -34,8 +25,6 @@ class StepInfo(NamedTuple):
 
 class Optimizer(eqx.Module, Generic[State]):
     """One step of descent on one batch; traced once, so no Python branch on values."""
-
-    demand: ClassVar[Demand] = Demand.GRADIENT
 
     @abstractmethod
     def init(self, theta: Theta) -> State: ...
@@ -53,17 +42,9 @@ class Optimizer(eqx.Module, Generic[State]):
         """The state after a step that was rejected; nothing else is known about it."""
         return state
 
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        """The memory of the matrices that a step builds beside the Jacobian and its state."""
-        return 0
-
-    def is_primal(self, rows: int, parameters: int) -> bool:
-        """Whether a step forms the Gramian in place of the kernel."""
-        return False
-
-    def sketch_columns(self, rows: int) -> int | None:
-        """With how many vectors a step multiplies the kernel, if it never forms it."""
-        return None
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        """What a step needs beside its state, for so many rows and parameters."""
+        return Footprint()
 
 
 def dot(a: Theta, b: Theta) -> Float[Array, ""]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,10 +14,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .. import schedule
 from ..checks import check_flag
 from ..errors import InputError, unknown
+from ..least_squares.blocks import FLOAT
+from ..least_squares.footprint import Demand, Footprint
 from ..least_squares.linearization import Linearization
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
-from .base import Demand, Optimizer, StepInfo
+from .base import Optimizer, StepInfo
 from .line_search import LineSearch, descend
 
 Product = Callable[[Float[Array, " p"]], Float[Array, " p"]]
@@ -26,6 +28,7 @@ SPACING = 1.3  # iterates number 1, 1.3, 1.3², … are kept for backtracking
 SPAN = 10  # iterations, or a tenth of all, over which progress is measured
 POOR, GOOD = 0.25, 0.75  # of the reduction that the model promised: damp more, damp less
 RAISE, LOWER = 3 / 2, 2 / 3
+VECTORS = 8  # of the parameters' length that the iteration has at once, beside what is kept
 
 
 def gauss_newton(linearization: Linearization) -> Callable[[Theta], Theta]:
@@ -75,8 +78,6 @@ class HessianFree(Optimizer[HessianFreeState]):
     predicted the loss.
     """
 
-    demand: ClassVar[Demand] = Demand.PRODUCTS
-
     damping: Float[Array, ""] = eqx.field(converter=_start_of_damping)
     line_search: LineSearch
     curvature: str = eqx.field(static=True, default="ggn")
@@ -101,8 +102,9 @@ class HessianFree(Optimizer[HessianFreeState]):
         flat, _ = ravel_pytree(theta)
         return HessianFreeState(jnp.zeros_like(flat), self.damping, jnp.array(0))
 
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        return 8 * parameters * (len(self._kept_counts) + 8)
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        vectors = len(self._kept_counts) + VECTORS
+        return Footprint(Demand.PRODUCTS, FLOAT * parameters * vectors)
 
     def step(
         self, objective: LeastSquares, theta: Theta, state: HessianFreeState, *, key: PRNGKeyArray

@@ -6,7 +6,7 @@ one product for the first condition, the equation in the interior, and one for a
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,11 +17,12 @@ from .. import schedule
 from ..checks import check_flag
 from ..errors import InputError
 from ..least_squares.factoring import DenseLayer, LayerFactors, dense_layers
+from ..least_squares.footprint import Demand, Footprint
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
 from ..schedule import Schedule
-from .base import Demand, Optimizer, StepInfo, dot, norm
-from .line_search import LineSearch, descend
+from .base import Optimizer, StepInfo, norm
+from .kfac_update import Here, UpdateRule
 
 
 class Moments(NamedTuple):
@@ -53,39 +54,24 @@ class KfacState(NamedTuple):
     step: Int[Array, ""]
 
 
-class Quadratic(eqx.Module):
-    """α and μ of the update α Δ + μ δ, with δ the last one, that minimize the quadratic model
-
-    ½|r + J(αΔ + μδ)|² + ½λ|αΔ + μδ|² on the batch: K-FAC's automatic rate and momentum (KFAC*).
-    """
-
-
 class Kfac(Optimizer[KfacState]):
     """Gradients, preconditioned layer by layer with [(A₁+λI)⊗(B₁+λI) + (A₂+λI)⊗(B₂+λI)]⁻¹.
 
     The moments are exponential averages. Their decompositions are renewed every so many steps.
     """
 
-    demand: ClassVar[Demand] = Demand.LAYERS
-
     damping: Schedule = eqx.field(converter=schedule.damping)
-    line_search: LineSearch | Quadratic
-    momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)
+    rule: UpdateRule
     average: Schedule = eqx.field(converter=schedule.average, default=0.95)
     start_at_identity: bool = eqx.field(static=True, default=True)
     refresh_every: int = schedule.count("refresh_every", 10)
 
     def __check_init__(self):
         check_flag(self.start_at_identity, "start_at_identity")
-        if not isinstance(self.line_search, LineSearch | Quadratic):
+        if not isinstance(self.rule, UpdateRule):
             raise InputError(
-                f"K-FAC needs a LineSearch or Quadratic(), got {self.line_search!r}: pass an object"
-            )
-        is_still = not callable(self.momentum) and float(self.momentum) == 0
-        if isinstance(self.line_search, Quadratic) and not is_still:
-            raise InputError(
-                f"K-FAC takes its momentum from the quadratic model: leave momentum at 0, got "
-                f"{self.momentum}, or give it a learning rate or a line search"
+                f"K-FAC needs a rule for its updates, Quadratic() or Searched(line_search), got "
+                f"{self.rule!r}"
             )
 
     def init(self, theta: Theta) -> KfacState:
@@ -101,6 +87,9 @@ class Kfac(Optimizer[KfacState]):
         layers = [curvature(*shape) for shape in _shapes(dense_layers(theta), theta)]
         return KfacState(layers, zero, jnp.array(0))
 
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        return Footprint(Demand.LAYERS, state_copies=2)
+
     def step(
         self, objective: LeastSquares, theta: Theta, state: KfacState, *, key: PRNGKeyArray
     ) -> tuple[Theta, KfacState, StepInfo]:
@@ -113,24 +102,16 @@ class Kfac(Optimizer[KfacState]):
         moments, transposed = layer_moments(objective, theta, layers)
         curvatures = self._renewed(moments, state, damping)
         direction = precondition(gradient, layers, transposed, curvatures)
-        if isinstance(self.line_search, Quadratic):
-            ahead, behind = minimize_model(push, residual, direction, state.update, damping)
-            update = jax.tree.map(lambda d, u: -ahead * d + behind * u, direction, state.update)
-            reached = jax.tree.map(jnp.add, theta, update)
-            size, momentum = ahead, behind
-        else:
-            momentum = schedule.at(self.momentum, state.step)
-            update = jax.tree.map(lambda d, u: momentum * u - d, direction, state.update)
-            uphill = jax.tree.map(jnp.negative, update)
-            size = self.line_search.step_size(objective, theta, uphill, loss, state.step)
-            reached = descend(theta, uphill, size)
+        here = Here(objective, theta, residual, push, damping, state.step)
+        found = self.rule.update(here, direction, state.update)
         details = {
-            "step_size": size,
+            "step_size": found.size,
             "damping": damping,
-            "momentum": momentum,
-            "update_norm": norm(jax.tree.map(jnp.subtract, reached, theta)),
+            "momentum": found.momentum,
+            "update_norm": norm(jax.tree.map(jnp.subtract, found.reached, theta)),
         }
-        return reached, KfacState(curvatures, update, state.step + 1), StepInfo(loss, details)
+        new_state = KfacState(curvatures, found.last, state.step + 1)
+        return found.reached, new_state, StepInfo(loss, details)
 
     def _renewed(
         self,
@@ -215,29 +196,6 @@ def precondition(
             solved = solved[:, :-1]
         leaves[layer.weight] = solved.T if is_turned else solved
     return structure.unflatten(leaves)
-
-
-def minimize_model(
-    push: Any, residual: Float[Array, " n"], direction: Theta, last: Theta, damping: Any
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """α and μ that minimize ½|r − αJd + μJu|² + ½λ|−αd + μu|²; μ = 0 where u is no help."""
-    along, back = push(direction), push(last)
-    bend = along @ along + damping * dot(direction, direction)
-    back_bend = back @ back + damping * dot(last, last)
-    mixed = -(along @ back) - damping * dot(direction, last)
-    slope, back_slope = -(along @ residual), back @ residual
-    determinant = bend * back_bend - mixed**2
-    is_regular = determinant > jnp.finfo(residual.dtype).eps * bend * back_bend
-    safe = jnp.where(is_regular, determinant, 1.0)
-    both = (
-        (mixed * back_slope - back_bend * slope) / safe,
-        (mixed * slope - bend * back_slope) / safe,
-    )
-    alone = (-slope / jnp.where(bend > 0, bend, 1.0), jnp.zeros(()))
-    return (
-        jnp.where(is_regular, both[0], alone[0]),
-        jnp.where(is_regular, both[1], alone[1]),
-    )
 
 
 def _bases(interior: Moments, others: Moments, damping: Float[Array, ""]) -> tuple[Basis, Basis]:

@@ -1,6 +1,6 @@
 """ENGD, ENGD-W and SPRING: one optimizer with different parts."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,11 +9,12 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
+from ..least_squares.footprint import Footprint
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
 from ..schedule import Schedule
 from ..solvers.base import DampedSolver
-from .base import Demand, Optimizer, StepInfo, norm
+from .base import Optimizer, StepInfo, norm
 from .direction import direction
 from .line_search import LineSearch, descend
 
@@ -30,8 +31,6 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
     Without momentum (μ = 0) this is energy natural gradient descent; with it, SPRING. With a norm
     cap C, η is at most √C / |φ|.
     """
-
-    demand: ClassVar[Demand] = Demand.KERNEL
 
     solver: DampedSolver
     line_search: LineSearch
@@ -51,14 +50,8 @@ class NaturalGradient(Optimizer[NaturalGradientState]):
         zero = jax.tree.map(jnp.zeros_like, theta)
         return NaturalGradientState(zero, jnp.array(0), self.solver.init(theta))
 
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        return self.solver.system_bytes(rows, parameters)
-
-    def is_primal(self, rows: int, parameters: int) -> bool:
-        return self.solver.is_primal(rows, parameters)
-
-    def sketch_columns(self, rows: int) -> int | None:
-        return self.solver.sketch_columns(rows)
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        return self.solver.footprint(rows, parameters)
 
     def step(
         self,

@@ -5,8 +5,9 @@ padded with copies of their last point, whose rows are then scaled by zero.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -22,6 +23,7 @@ class Plan:
     working_bytes: int | None = None  # per device, for one product of the kernel; None: no limit
     candidates_at_once: int | None = None  # of a line search; None: as many as it likes
     mesh: Mesh | None = None  # None: one device
+    backend: str = field(default_factory=jax.default_backend)  # which products are fast: cpu, gpu
 
     @property
     def devices(self) -> int:
@@ -44,9 +46,8 @@ class Plan:
     @classmethod
     def unpacked(cls, packed: Mapping[str, np.ndarray], mesh: Mesh | None) -> "Plan":
         """The plan that `packed` made arrays of, on the given devices."""
-        numbers = {name: int(packed[name]) for name in PACKED}
-        limits = {name: None if n < 0 else n for name, n in numbers.items() if name != "held"}
-        return cls(held=bool(numbers["held"]), mesh=mesh, **limits)
+        held, *limits = (int(packed[name]) for name in PACKED)
+        return cls(bool(held), *(None if n < 0 else n for n in limits), mesh=mesh)
 
 
 def _round_up(n: int, multiple: int) -> int:

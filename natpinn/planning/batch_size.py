@@ -5,7 +5,8 @@ from typing import Any
 
 import jax
 
-from ..optimizers.base import Demand, Optimizer
+from ..least_squares.footprint import Demand
+from ..optimizers.base import Optimizer
 from ..parallel import processes as cluster
 from ..parallel.plan import Plan
 from ..problems.problem import Problem
@@ -51,8 +52,7 @@ def propose(
 def advise(problem: Problem, size: Size) -> str:
     """What is worth knowing about a step that is long for this device, or nothing."""
     times = _operations(size) / _most_operations()
-    is_natural = size.demand is Demand.KERNEL and size.sketch_columns is None
-    if not is_natural or size.rows > size.parameters or times < LONG:
+    if size.demand is not Demand.KERNEL or size.rows > size.parameters or times < LONG:
         return ""
     free = [name for name, c in problem.conditions.items() if c.domain.size is None]
     settings = " ".join(f"--set points.{name}=none" for name in free)
@@ -76,5 +76,5 @@ def _most_operations() -> float:
 
 def _operations(size: Size) -> float:
     """Of a step of a natural gradient, whatever the optimizer."""
-    kernel = sum(map(sum, sizes.kernel_flops(size).values()))
+    kernel = sum(cost.operations for cost in sizes.kernel_costs(size).values())
     return sizes.linearize_flops(size, Plan()) + kernel + size.rows**3 / 3

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ..least_squares.kernel import FLOAT
+from ..least_squares.blocks import FLOAT
+from ..least_squares.footprint import Demand
 from ..memory import show_bytes
-from ..optimizers.base import Demand
 from . import fit as planner
 from . import size as sizes
 from .planned import Planned
@@ -14,8 +14,8 @@ from .size import Size
 def describe(planned: Planned) -> dict[str, Any]:
     """Sizes, bytes, operations and strategy, as numbers and words."""
     size, plan = planned.size, planned.plan
-    has_kernel = size.demand is Demand.KERNEL and not size.is_primal
-    pairs = sizes.kernel_flops(size) if has_kernel and size.sketch_columns is None else {}
+    pairs = sizes.kernel_costs(size) if size.demand is Demand.KERNEL else {}
+    is_primal = size.demand is Demand.GRAMIAN
     products, solve = sizes.system_flops(size)
     return {
         "rows": {name: c.points * c.rows for name, c in size.conditions.items()},
@@ -30,7 +30,7 @@ def describe(planned: Planned) -> dict[str, Any]:
             "available": planned.available,
             "jacobian_explicit": size.explicit_bytes,
             "jacobian_held": size.held_bytes,
-            "system": FLOAT * (size.parameters if size.is_primal else size.rows) ** 2,
+            "system": FLOAT * (size.parameters if is_primal else size.rows) ** 2,
             "state_and_solver": size.fixed_bytes,
             "phases": planner.phases(size, plan),
             "predicted_peak": planned.predicted,
@@ -41,11 +41,16 @@ def describe(planned: Planned) -> dict[str, Any]:
             "system": products,
             "solve": solve,
         },
-        "space": "parameters" if size.is_primal else "rows",
-        "sketch_columns": size.sketch_columns,
+        "space": "parameters" if is_primal else "rows",
+        "sketch_columns": size.footprint.columns or None,
         "products": [
-            {"rows": left, "columns": right, "from_factors": structured, "from_gradients": explicit}
-            for (left, right), (structured, explicit) in pairs.items()
+            {
+                "rows": left,
+                "columns": right,
+                "from_factors": int(cost.from_factors),
+                "from_gradients": int(cost.from_gradients),
+            }
+            for (left, right), cost in pairs.items()
         ],
     }
 
@@ -60,7 +65,7 @@ def strategy(planned: Planned) -> str:
     elif size.demand is Demand.PRODUCTS and not plan.held:
         what = "no Jacobian: it is multiplied with vectors by forward and reverse mode"
     elif not plan.held:
-        is_once = size.is_primal or size.sketch_columns is not None
+        is_once = size.demand in (Demand.GRAMIAN, Demand.SKETCH)
         by = "chunk by chunk" if is_once else "pair by pair of chunks"
         what = f"streamed: the Jacobian is not held; its rows are computed {by}"
     elif plan.working_bytes is None:
@@ -109,11 +114,11 @@ def explain(planned: Planned) -> str:
 
 
 def _made_of(size: Size) -> str:
-    if size.is_primal:
+    if size.demand is Demand.GRAMIAN:
         return "for the Gramian"
-    if size.sketch_columns is None:
-        return "for the kernel"
-    return f"to multiply it with {size.sketch_columns:,} vectors"
+    if size.demand is Demand.SKETCH:
+        return f"to multiply the kernel with {size.footprint.columns:,} vectors"
+    return "for the kernel"
 
 
 def _show_flops(count: int) -> str:

@@ -1,16 +1,14 @@
 """The plan that keeps the memory of a step under a limit."""
 
 from dataclasses import replace
-from typing import Any
 
 from jax.sharding import Mesh
 
 from ..errors import InputError
-from ..least_squares import kernel
-from ..least_squares.factoring import Factors
-from ..least_squares.kernel import FLOAT
+from ..least_squares.blocks import FLOAT
+from ..least_squares.cost import Counted, formed_bytes
+from ..least_squares.footprint import Demand
 from ..memory import show_bytes
-from ..optimizers.base import Demand
 from ..optimizers.line_search import CANDIDATES
 from ..parallel.plan import Plan
 from .size import ConditionSize, Size
@@ -19,6 +17,11 @@ SAFETY = 0.95  # of the limit is planned for: compilers are not exact
 FEWEST_POINTS = 16  # at once and per device: below, recomputation takes longer than it saves
 REMEDY = "use fewer points, free memory, or raise --memory-limit if you have set one"
 GRADIENT_COPIES = 2  # of all rows of a condition, while they are multiplied to a Gramian
+PRODUCTS = {  # of the Jacobian with itself, and what they are called
+    Demand.KERNEL: "kernel",
+    Demand.GRAMIAN: "Gramian",
+    Demand.SKETCH: "kernel",
+}
 ROWS_SHARE = 0.75  # of the memory, for streamed rows; the rest is for their products
 
 
@@ -53,10 +56,10 @@ def phases(size: Size, plan: Plan) -> dict[str, int]:
     }
     if size.demand is Demand.LAYERS:
         found["layers"] = max(n * _point_bytes(size, c, plan) for c, n in sizes)
-    elif size.demand is Demand.KERNEL:
+    elif size.demand in PRODUCTS:
         streamed = max(n * _point_bytes(size, c, plan) for c, n in sizes)
         rows = size.held_bytes if plan.held else streamed
-        found["Gramian" if size.is_primal else "kernel"] = rows + _formed_bytes(size, plan)
+        found[PRODUCTS[size.demand]] = rows + _formed_bytes(size, plan)
     return {name: count // plan.devices for name, count in found.items()}
 
 
@@ -93,7 +96,7 @@ def _share(size: Size, room: int, left: int, plan: Plan) -> Plan:
 
 def _held_bytes(size: Size, plan: Plan) -> int:
     """The Jacobian, if it is there all the time, and what products with vectors make of it."""
-    copies = {Demand.PRODUCTS: 2, Demand.KERNEL: 1}.get(size.demand, 0)
+    copies = 2 if size.demand is Demand.PRODUCTS else int(size.demand in PRODUCTS)
     return copies * size.held_bytes if plan.held else 0
 
 
@@ -102,10 +105,10 @@ def _point_bytes(size: Size, condition: ConditionSize, plan: Plan) -> int:
     results = 0
     if size.demand is Demand.LAYERS:
         results = 2 * condition.layer_bytes
-    elif size.is_primal and not plan.held:
+    elif size.demand is Demand.GRAMIAN and not plan.held:
         formed = GRADIENT_COPIES * FLOAT * condition.rows * size.parameters
         results = condition.block_bytes + formed
-    elif size.demand is Demand.KERNEL and not plan.held:
+    elif size.demand in PRODUCTS and not plan.held:
         results = 2 * condition.block_bytes
     return condition.linearize_bytes + results
 
@@ -119,7 +122,7 @@ def _formed_bytes(size: Size, plan: Plan) -> int:
 
 def _gradient_bytes(size: Size, plan: Plan) -> int:
     """What a Gramian has formed of a Jacobian that is held: one condition at a time, as a whole."""
-    if not (size.is_primal and plan.held):
+    if not (size.demand is Demand.GRAMIAN and plan.held):
         return 0
     rows = max(c.points * c.rows for c in size.conditions.values())
     return GRADIENT_COPIES * FLOAT * rows * size.parameters
@@ -128,21 +131,7 @@ def _gradient_bytes(size: Size, plan: Plan) -> int:
 def _formed(size: Size, plan: Plan) -> list[int]:
     """The bytes of the gradients that are formed, per leaf and condition, and of the products of
     factors, per leaf and pair of conditions."""
-    if size.demand is not Demand.KERNEL or size.is_primal:
+    if size.demand not in (Demand.KERNEL, Demand.SKETCH):
         return []
-    shapes: list[tuple[list[Any], int]] = [
-        (kernel.leaves(c.blocks), plan.chunk(c.points) * c.rows) for c in size.conditions.values()
-    ]
-    gradients: dict[tuple[int, int], int] = {}
-    products: list[int] = []
-    for i, (left, n) in enumerate(shapes):
-        for j, (right, m) in enumerate(shapes[: i + 1]):
-            for leaf, (a, b) in enumerate(zip(left, right, strict=True)):
-                if kernel.structure_pays(a, b):
-                    share = kernel.TILES**2 if i == j else 1
-                    products.append(2 * FLOAT * a.streams * b.streams * n * m // share)
-                    continue
-                for side, block, rows in ((i, a, n), (j, b, m)):
-                    if isinstance(block, Factors):
-                        gradients[side, leaf] = FLOAT * rows * kernel.leaf_size(block)
-    return [*gradients.values(), *products]
+    chunks = [Counted(c.blocks, plan.chunk(c.points) * c.rows) for c in size.conditions.values()]
+    return formed_bytes(chunks)

@@ -8,12 +8,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ..least_squares import kernel
+from ..least_squares.blocks import FLOAT, RowBlock
+from ..least_squares.cost import Counted, PairCost, pair_costs
 from ..least_squares.factoring import dense_layers
-from ..least_squares.kernel import FLOAT, Blocks
+from ..least_squares.footprint import Demand, Footprint
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta, parameter_count
-from ..optimizers.base import Demand, Optimizer
+from ..optimizers.base import Optimizer
 from ..parallel.devices import point_count
 from ..parallel.plan import Plan
 from ..programs import inner_programs
@@ -27,7 +28,7 @@ class ConditionSize:
 
     points: int
     rows: int  # of each point
-    blocks: Blocks  # shapes of the Jacobian at one point
+    blocks: RowBlock  # shapes of the Jacobian at one point
     block_bytes: int  # of the Jacobian, per point
     linearize_bytes: int  # beside it while it is computed, per point
     forward_bytes: int  # while the residual is computed, per point
@@ -42,10 +43,11 @@ class Size:
     conditions: dict[str, ConditionSize]
     parameters: int
     state_bytes: int
-    demand: Demand
-    system_bytes: int  # of the matrices of the optimizer's solver
-    is_primal: bool  # the Gramian is formed in place of the kernel
-    sketch_columns: int | None  # vectors that the kernel is multiplied with, if it is never formed
+    footprint: Footprint  # of the optimizer
+
+    @property
+    def demand(self) -> Demand:
+        return self.footprint.demand
 
     @property
     def rows(self) -> int:
@@ -68,14 +70,17 @@ class Size:
     @property
     def fixed_bytes(self) -> int:
         """What no plan can avoid."""
-        return self.state_bytes + VECTORS * FLOAT * self.parameters + self.system_bytes
+        vectors = VECTORS * FLOAT * self.parameters
+        return self.state_bytes + vectors + self.footprint.system_bytes
 
 
 def size_of(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> Size:
     """The sizes of a step; nothing is computed."""
     counts = objective.row_counts(theta)  # after padding
-    conditions = {n: _condition_size(objective, theta, n, optimizer.demand) for n in counts}
-    return _size(conditions, sum(counts.values()), theta, optimizer)
+    rows = sum(counts.values())
+    demand = optimizer.footprint(rows, parameter_count(theta)).demand
+    conditions = {name: _condition_size(objective, theta, name, demand) for name in counts}
+    return _size(conditions, rows, theta, optimizer)
 
 
 def resized(size: Size, points: Mapping[str, int], theta: Theta, optimizer: Optimizer) -> Size:
@@ -90,58 +95,37 @@ def resized(size: Size, points: Mapping[str, int], theta: Theta, optimizer: Opti
 def _size(
     conditions: dict[str, ConditionSize], rows: int, theta: Theta, optimizer: Optimizer
 ) -> Size:
-    state = jax.eval_shape(optimizer.init, theta)
     parameters = parameter_count(theta)
-    return Size(
-        conditions,
-        parameters,
-        _bytes_of(theta) + _bytes_of(state),
-        optimizer.demand,
-        optimizer.system_bytes(rows, parameters)
-        + (_bytes_of(state) if optimizer.demand is Demand.LAYERS else 0),  # renewed beside the old
-        optimizer.is_primal(rows, parameters),
-        optimizer.sketch_columns(rows),
-    )
+    footprint = optimizer.footprint(rows, parameters)
+    state = footprint.state_copies * _bytes_of(jax.eval_shape(optimizer.init, theta))
+    return Size(conditions, parameters, _bytes_of(theta) + state, footprint)
 
 
 def system_flops(size: Size) -> tuple[int, int]:
     """To form what a natural gradient solves, or multiply it with a sketch's vectors; to solve."""
-    n, p, k = size.rows, size.parameters, size.sketch_columns
-    if size.demand is not Demand.KERNEL:
-        return 0, 0
-    if size.is_primal:
+    n, p, k = size.rows, size.parameters, size.footprint.columns
+    if size.demand is Demand.GRAMIAN:
         return n * p * (p + 1), p**3 // 3
-    if k is not None:
+    if size.demand is Demand.SKETCH:
         return 4 * n * p * k, 6 * n * k**2
-    return sum(map(sum, kernel_flops(size).values())), n**3 // 3
+    if size.demand is Demand.KERNEL:
+        return int(sum(cost.operations for cost in kernel_costs(size).values())), n**3 // 3
+    return 0, 0
 
 
-def kernel_flops(size: Size) -> dict[tuple[str, str], tuple[int, int]]:
-    """For each pair of conditions, the operations of products of factors and of gradients."""
-    names, found = list(size.conditions), {}
-    for i, left in enumerate(names):
-        for right in names[: i + 1]:
-            a, b = size.conditions[left], size.conditions[right]
-            n, m = a.points * a.rows, b.points * b.rows
-            pairs = (n * (n + 1) // 2) if left == right else n * m
-            structured = explicit = 0
-            leaves: list[Any] = [kernel.leaves(a.blocks), kernel.leaves(b.blocks)]
-            for x, y in zip(*leaves, strict=True):
-                if kernel.structure_pays(x, y):
-                    streams, (_, out, into) = x.streams * y.streams, x.shape
-                    structured += pairs * streams * (2 * (out + into) + 1)
-                else:
-                    explicit += pairs * 2 * kernel.leaf_size(x)
-            found[left, right] = (structured, explicit)
-    return found
+def kernel_costs(size: Size) -> dict[tuple[str, str], PairCost]:
+    """The operations of a kernel, for each pair of conditions."""
+    names = list(size.conditions)
+    counted = [Counted(c.blocks, c.points * c.rows) for c in size.conditions.values()]
+    return {(names[i], names[j]): cost for (i, j), cost in pair_costs(counted).items()}
 
 
 def linearize_flops(size: Size, plan: Plan) -> int:
     """The operations of all linearizations of a step: each row once, or again for every pair."""
     once = sum(c.points * c.linearize_flops for c in size.conditions.values())
-    if plan.held or size.is_primal:
+    if plan.held or size.demand is Demand.GRAMIAN:
         return once
-    if size.sketch_columns is not None:
+    if size.demand is Demand.SKETCH:
         return 2 * once
     total, chunks = 0, [-(-c.points // plan.chunk(c.points)) for c in size.conditions.values()]
     for i, c in enumerate(size.conditions.values()):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..domains.sampling import Sobol, Uniform
 from ..errors import unknown
 from ..optimizers.base import Optimizer
-from ..optimizers.kfac import Quadratic
+from ..optimizers.kfac_update import Quadratic
 from ..optimizers.line_search import Armijo, Fixed, Grid
 from ..optimizers.presets import (
     adam,
@@ -62,7 +62,9 @@ def optimizer_defaults(name: str) -> dict[str, Any]:
     parameters = inspect.signature(build).parameters
     defaults = {f"optimizer.{key}": _plain(p.default) for key, p in parameters.items()}
     if "line_search" in parameters:
-        defaults["optimizer.line_search"] = _plain(getattr(build(), "line_search", None))
+        built = build()
+        rule = getattr(built, "rule", None)  # of K-FAC's updates
+        defaults["optimizer.line_search"] = _plain(getattr(built, "line_search", rule))
     return defaults
 
 

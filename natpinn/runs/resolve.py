@@ -15,7 +15,7 @@ from ..errors import InputError, unknown
 from ..optimizers.presets import DEFAULT_LEARNING_RATE
 from ..problems import catalogue as problems
 from ..problems.problem import Problem
-from ..training.limits import check_limits
+from ..training.limits import Limits
 from .config import Config, structure
 from .names import DEFAULT_OPTIMIZER, FULL_STEPS, optimizer_defaults
 from .own_code import lookup_problem
@@ -65,7 +65,10 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
     if merged["train.steps"] == merged["train.budget"] == "none":
         merged["train.budget"] = DEFAULT_BUDGET
     config = structure(merged)
-    check_limits(config.train.steps, config.train.budget, config.train.stop_at)
+    Limits(config.train.steps, config.train.budget)  # fails here if there are none
+    stop_at = config.train.stop_at
+    if stop_at is not None and not stop_at > 0:
+        raise InputError(f"stop_at must be a positive error, got {stop_at}")
     _ = config.memory_limit, config.tracking  # fails here if they cannot be
     check_trackers(config.track.trackers)
     at_least_one("sampling.steps_per_batch", config.sampling.steps_per_batch)

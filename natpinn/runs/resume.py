@@ -14,8 +14,10 @@ from ..parallel import processes as cluster
 from ..parallel.devices import make_mesh
 from ..parallel.plan import Plan
 from ..problems.problem import Problem
-from ..training.limits import is_over, is_scheduled
-from ..training.loop import Callback, begin
+from ..training.evaluation import is_scheduled
+from ..training.limits import Limits
+from ..training.progress import Callback
+from ..training.snapshot import begin
 from . import checkpoint
 from .checkpoint import named_arrays
 from .folder import RunFolder
@@ -111,7 +113,7 @@ def _earlier(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | Non
     snapshot = stored["snapshot"]
     step, seconds = int(snapshot.state.step), float(snapshot.seconds)
     limits = parts.config.train
-    if is_whole and is_over(step, seconds, limits.steps, limits.budget):
+    if is_whole and Limits(limits.steps, limits.budget).is_over(step, seconds):
         raise InputError(
             f"the run in {path} has taken {step:,} steps in {seconds:.1f} s, which is all that its "
             f"limits allow: give a larger --budget or --steps, of the whole run"

@@ -6,6 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ..least_squares.footprint import Footprint
 from ..least_squares.linearization import Linearization
 from ..models.theta import Theta
 
@@ -30,8 +31,8 @@ class Factorization(eqx.Module):
     ) -> tuple[Theta, SolveInfo]: ...
 
     @abstractmethod
-    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
-        """tr(K (K + λI)⁻¹), how many eigenvalues are above the damping, smoothly counted."""
+    def trace(self) -> Float[Array, ""]:
+        """The trace of the kernel, or of what stands for it: a scale to measure dampings by."""
 
 
 class DampedSolver(eqx.Module, Generic[State]):
@@ -50,19 +51,10 @@ class DampedSolver(eqx.Module, Generic[State]):
         return state
 
     @abstractmethod
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        """The memory of the matrices that a solve has at the same time."""
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        """What a solve needs, for so many rows and parameters."""
 
-    def is_primal(self, rows: int, parameters: int) -> bool:
-        """Whether it forms the Gramian in place of the kernel."""
+    @property
+    def remembers(self) -> bool:
+        """Whether a solve depends on the batches before."""
         return False
-
-    def sketch_columns(self, rows: int) -> int | None:
-        """With how many vectors it multiplies the kernel, if it never forms it."""
-        return None
-
-
-def smooth_count(eigenvalues: Float[Array, " n"], damping: Float[Array, ""]) -> Float[Array, ""]:
-    """Σ λᵢ/(λᵢ + λ), where round-off below zero counts as zero."""
-    positive = eigenvalues.clip(0)
-    return (positive / (positive + damping)).sum()

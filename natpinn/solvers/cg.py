@@ -1,6 +1,7 @@
 """Conjugate gradients on the damped kernel: exact to a tolerance, and matrix-free."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -9,10 +10,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import schedule
 from ..errors import InputError
+from ..least_squares.blocks import FLOAT
+from ..least_squares.footprint import Demand, Footprint
 from ..least_squares.linearization import Linearization
 from ..models.theta import Theta
 from .base import DampedSolver, Factorization, SolveInfo
-from .sketch import Rank, Spectral, check_rank, columns, sketch_bytes, stable
+from .sketch import Rank, Spectral, check_rank, columns, sketch_footprint, stable
+
+VECTORS = 8  # of the rows' length that the iteration has at once
 
 Map = Callable[[Float[Array, " n"]], Float[Array, " n"]]
 
@@ -48,9 +53,12 @@ class ConjugateGradients(DampedSolver[None]):
             linearization, sketch, self.tolerance, self.most_iterations
         ), None
 
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        sketch = 0 if self.rank is None else sketch_bytes(self.rank, rows, parameters)
-        return 8 * (8 * rows + 2 * parameters) + sketch
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        vectors = FLOAT * (VECTORS * rows + 2 * parameters)
+        if self.rank is None:
+            return Footprint(Demand.PRODUCTS, vectors)
+        sketch = sketch_footprint(self.rank, rows, parameters)
+        return replace(sketch, system_bytes=sketch.system_bytes + vectors)
 
 
 class ConjugateGradientFactorization(Factorization):
@@ -72,10 +80,8 @@ class ConjugateGradientFactorization(Factorization):
         info = SolveInfo(damping, jnp.array(False), {"cg_iterations": iterations * 1.0})
         return self.linearization.vjp(y), info
 
-    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
-        if self.sketch is not None:
-            return self.sketch.effective_dimension(damping)
-        raise InputError("plain conjugate gradients know no spectrum: give them a rank")
+    def trace(self) -> Float[Array, ""]:
+        return self.linearization.kernel_trace()
 
 
 def conjugate_gradients(

@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..least_squares.blocks import FLOAT
+from ..least_squares.footprint import Demand, Footprint
 from ..least_squares.linearization import Linearization
 from ..models.theta import Theta
-from .base import DampedSolver, Factorization, SolveInfo, smooth_count
+from .base import DampedSolver, Factorization, SolveInfo
 from .damped import MATRICES, solve_damped
 
 
@@ -20,8 +22,8 @@ class Dual(DampedSolver[None]):
     ) -> tuple["DualFactorization", None]:
         return DualFactorization(linearization, linearization.kernel()), None
 
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        return MATRICES * 8 * rows**2
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        return Footprint(Demand.KERNEL, MATRICES * FLOAT * rows**2)
 
 
 class DualFactorization(Factorization):
@@ -33,8 +35,4 @@ class DualFactorization(Factorization):
         return self.linearization.vjp(y), info
 
     def trace(self) -> Float[Array, ""]:
-        """Of the kernel."""
         return jnp.trace(self.kernel)
-
-    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
-        return smooth_count(jnp.linalg.eigvalsh(self.kernel), damping)

@@ -1,29 +1,34 @@
-"""Which rank of a sketch is worth its cost: a ladder of ranks with the exact solve on top.
+"""A sketch whose rank follows from training: a ladder of ranks with the exact solve on top.
 
-Training starts on the lowest rung, and goes up while the sketch there misses too large a share of
-the kernel, and more than the damping hides. Sketches that miss next to nothing are as good as the
-exact solve and cheaper. The others lead to where only tiny eigenvalues can remove what is left of
-the residual, and exact steps that follow would be hopelessly long.
+Training starts at the lowest rank. It goes up a rung while the sketch misses too large a share of
+the kernel's trace, and more than the damping covers. A sketch that misses next to nothing is as
+good as the exact solve and cheaper. One that misses more leads to parameters where only tiny
+eigenvalues could remove what is left of the residual, and exact steps from there would be very
+long.
 
-When steps have become slow, another rung is tried for one step: the next one, or from the exact
+When the loss falls slowly, another rung is tried for one step: the next one, or from the exact
 solve the one below, whose damping by what it misses may take a step much further. It is kept while
 the loss falls by half or more in each step, from batch to batch; the more often that has failed,
-the later the next trial. All rungs are in one program, so moving compiles nothing.
+the later the next trial. All rungs are in one program, so a change of rung compiles nothing.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..least_squares.footprint import Footprint
 from ..least_squares.linearization import Linearization
 from ..models.theta import Theta
-from .base import Factorization, SolveInfo, smooth_count
+from .base import DampedSolver, Factorization, SolveInfo
 from .damped import solve_damped
-from .sketch import Approximation, columns, sketch_width
+from .dual import Dual
+from .nystrom import VARIANTS, check_variant
+from .sketch import Approximation, columns, sketch_footprint, sketch_width
 
 SHARES = (0.1, 0.2, 0.4)  # of the rows
 DEAREST = 0.8  # of the cost of the exact solve: rungs above are left out
@@ -60,12 +65,12 @@ class Ladder(eqx.Module):
     @classmethod
     def of(cls, linearization: Linearization) -> "Ladder":
         n = len(linearization.residual)
-        exact = linearization.kernel_cost() + n**3 / 3
+        exact = linearization.kernel_operations() + n**3 / 3
         ranks, costs = [], []
         for share in SHARES:
             k = columns(share, n)
             width = sketch_width(k, n)
-            cost = (linearization.product_cost(width) + 6 * n * width**2) / exact
+            cost = (linearization.product_operations(width) + 6 * n * width**2) / exact
             if cost < DEAREST and k not in ranks:
                 ranks.append(k)
                 costs.append(cost)
@@ -97,6 +102,40 @@ class Ladder(eqx.Module):
         )
 
 
+class AdaptiveNystrom(DampedSolver[Climb]):
+    """`Nystrom` with the rank of the rung that training stands on, up to the exact solve."""
+
+    variant: str = eqx.field(static=True, default="gpu")
+
+    def __check_init__(self):
+        check_variant(self.variant)
+
+    def init(self, theta: Theta) -> Climb:
+        return start()
+
+    def factorize(
+        self, linearization: Linearization, state: Climb, *, key: PRNGKeyArray
+    ) -> tuple["LadderFactorization", Climb]:
+        ladder = Ladder.of(linearization)
+        state = ladder.move(state, 0.5 * jnp.sum(linearization.residual**2))
+        algorithm = VARIANTS[self.variant]
+        return LadderFactorization(linearization, ladder, state, key, algorithm), state
+
+    def update(self, state: Climb, info: SolveInfo) -> Climb:
+        found, is_damped = info.details, info.details["missed"] <= info.damping
+        return state._replace(missed_share=jnp.where(is_damped, 0.0, found["missed_share"]))
+
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        """Of its dearest rung."""
+        exact = Dual().footprint(rows, parameters)
+        sketch = sketch_footprint(max(SHARES), rows, parameters)
+        return replace(exact, system_bytes=max(exact.system_bytes, sketch.system_bytes))
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+
 class LadderFactorization(Factorization):
     """A solve on one rung: by a sketch of its rank, or exact on the top one."""
 
@@ -113,8 +152,8 @@ class LadderFactorization(Factorization):
         info = info._replace(details={"sketch_rank": ranks[rung], **info.details})
         return self.linearization.vjp(y), info
 
-    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
-        return smooth_count(jnp.linalg.eigvalsh(self.linearization.kernel()), damping)
+    def trace(self) -> Float[Array, ""]:
+        return self.linearization.kernel_trace()
 
     def _rungs(
         self, b: Float[Array, " n"], damping: Float[Array, ""]

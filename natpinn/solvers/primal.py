@@ -8,9 +8,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..checks import check_flag
 from ..errors import InputError
+from ..least_squares.blocks import FLOAT
+from ..least_squares.footprint import Demand, Footprint
 from ..least_squares.linearization import Linearization
 from ..models.theta import Theta
-from .base import DampedSolver, Factorization, SolveInfo, smooth_count
+from .base import DampedSolver, Factorization, SolveInfo
 from .damped import MATRICES, solve_damped
 
 
@@ -48,11 +50,12 @@ class Primal(DampedSolver[Float[Array, "p p"] | None]):
         gramian = self.average * state + (1 - self.average) * gramian
         return PrimalFactorization(linearization, gramian), gramian
 
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        return MATRICES * 8 * parameters**2
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        return Footprint(Demand.GRAMIAN, MATRICES * FLOAT * parameters**2)
 
-    def is_primal(self, rows: int, parameters: int) -> bool:
-        return True
+    @property
+    def remembers(self) -> bool:
+        return self.average > 0
 
 
 class PrimalFactorization(Factorization):
@@ -65,8 +68,5 @@ class PrimalFactorization(Factorization):
         return unravel(x), info
 
     def trace(self) -> Float[Array, ""]:
-        """Of the Gramian, which the kernel shares."""
+        """Of the Gramian; without averages the kernel has the same."""
         return jnp.trace(self.gramian)
-
-    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
-        return smooth_count(jnp.linalg.eigvalsh(self.gramian), damping)

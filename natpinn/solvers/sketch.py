@@ -23,7 +23,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..errors import InputError
-from .base import SolveInfo, smooth_count
+from ..least_squares.blocks import FLOAT
+from ..least_squares.footprint import Demand, Footprint
+from .base import SolveInfo
 from .damped import give_up, solve_damped
 
 Product = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]  # Ω ↦ A Ω
@@ -59,9 +61,6 @@ class Approximation(eqx.Module):
     @abstractmethod
     def _solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> Solved: ...
 
-    @abstractmethod
-    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]: ...
-
 
 class Spectral(Approximation):
     """Â = U Λ Uᵀ."""
@@ -93,9 +92,6 @@ class Spectral(Approximation):
         inside = self.vectors @ (along / (self.values + damping))
         return inside + (b - self.vectors @ along) / (self.values[-1] + damping)
 
-    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
-        return smooth_count(self.values, damping)
-
 
 class LowRank(Approximation):
     """Â = B Bᵀ, solved through k × k Cholesky factors (Woodbury)."""
@@ -123,16 +119,13 @@ class LowRank(Approximation):
         is_recovered = info.is_recovered | inner.is_recovered
         return self.basis @ inside + outside, inner.damping, is_recovered
 
-    def effective_dimension(self, damping: Float[Array, ""]) -> Float[Array, ""]:
-        return smooth_count(jnp.linalg.eigvalsh(self.basis.T @ self.basis), damping)
 
-
-def check_rank(rank: Rank, or_else: str = "") -> None:
+def check_rank(rank: Rank) -> None:
     is_number = isinstance(rank, int | float) and not isinstance(rank, bool)
     if not is_number or not (0 < rank < 1 or (rank >= 1 and rank % 1 == 0)):
         raise InputError(
-            f"rank is a number of vectors, as 350, or a share of the rows, as 0.1{or_else}, got "
-            f"{rank!r}"
+            f"rank is a number of vectors, as 350, or a share of the rows, as 0.1, got {rank!r}; a "
+            f"rank that is chosen while training is AdaptiveNystrom()"
         )
 
 
@@ -146,10 +139,11 @@ def sketch_width(rank: int, n: int) -> int:
     return min(n, rank + PROBES)
 
 
-def sketch_bytes(rank: Rank, rows: int, parameters: int) -> int:
+def sketch_footprint(rank: Rank, rows: int, parameters: int) -> Footprint:
     """What a sketch takes: Ω, Y_ν, B and a copy, k × k matrices, JᵀΩ."""
     width = sketch_width(columns(rank, rows), rows)
-    return 8 * width * (4 * rows + 3 * width + parameters)
+    taken = FLOAT * width * (4 * rows + 3 * width + parameters)
+    return Footprint(Demand.SKETCH, taken, columns=width)
 
 
 def stable(

@@ -2,6 +2,7 @@
 
 from jaxtyping import PRNGKeyArray
 
+from ..least_squares.footprint import Footprint
 from ..least_squares.linearization import Linearization
 from ..models.theta import Theta, parameter_count
 from .base import DampedSolver
@@ -22,11 +23,8 @@ class Smaller(DampedSolver[None]):
         system, _ = _of(rows, parameters).factorize(linearization, None, key=key)
         return system, None
 
-    def system_bytes(self, rows: int, parameters: int) -> int:
-        return _of(rows, parameters).system_bytes(rows, parameters)
-
-    def is_primal(self, rows: int, parameters: int) -> bool:
-        return _of(rows, parameters).is_primal(rows, parameters)
+    def footprint(self, rows: int, parameters: int) -> Footprint:
+        return _of(rows, parameters).footprint(rows, parameters)
 
 
 def _of(rows: int, parameters: int) -> Dual | Primal:

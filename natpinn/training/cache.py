@@ -5,11 +5,14 @@ from pathlib import Path
 
 import jax
 
-WORTH_KEEPING = 0.2  # seconds that a program took to compile, to be kept on disk
+WORTH_KEEPING = 0.2  # seconds of compiling from which a program is kept on disk
 
 
 def use_compilation_cache() -> None:
-    """Keep compiled programs on disk, unless the user has said where or that they should not be."""
+    """Keep compiled programs in the user's cache folder.
+
+    Nothing changes where JAX was told a folder, or where NATPINN_NO_CACHE is set.
+    """
     chosen = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     if chosen is None and "NATPINN_NO_CACHE" not in os.environ:
         root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))

@@ -1,7 +1,7 @@
-"""What is wrong where a run cannot go on."""
+"""Why a run diverged, in words."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,30 +10,46 @@ import numpy as np
 from ..parallel.devices import on_this_process, replicate
 from .steps import Batches, Outcome, TrainState
 
-RARE = 0.1  # share of a batch at which a residual is not finite, so that another batch may do
+RARE = 0.1  # share of unsound points in a batch below which a smaller batch may have none
 
 
 def explain_divergence(batches: Batches, state: TrainState, outcome: Outcome) -> str:
-    """What is wrong where a run is stuck, and what to try."""
+    """Why a run diverged, and what to try."""
     count, step = int(state.events.rejected_in_a_row), int(state.step)
     what = f"{count} steps in a row were rejected, up to step {step}: " if count else ""
     advice = "try a larger damping or a smaller learning rate"
     if count and math.isfinite(float(outcome.info.loss)):
         return f"{what}the loss is finite, but no step along its direction is; {advice}"
+    # A rejected step leaves the parameters, so the state before it gives its batch again.
     before = state.events._replace(rejected=state.events.rejected - 1)
     seen = state._replace(step=state.step - 1, events=before) if count else state
-    for name, (bad, n, point) in _unsound_points(batches, seen).items():
-        if bad:
-            what += f"the residual of {name!r} is not finite at {bad} of {n} points of a batch"
-            if bad == n:
+    for name, found in _unsound_points(batches, seen).items():
+        if found.unsound:
+            what += (
+                f"the residual of {name!r} is not finite at {found.unsound} of {found.points} "
+                f"points of a batch"
+            )
+            if found.unsound == found.points:
                 return f"{what}; {advice}"
-            rare = ", or take fewer points per step" if bad < RARE * n else ""
-            return f"{what}, as at {point}: mend it there{rare}"
+            rare = ", or take fewer points per step" if found.is_rare else ""
+            return f"{what}, as at {found.first}: mend it there{rare}"
     return f"{what}the loss or the error is not finite; {advice}"
 
 
-def _unsound_points(batches: Batches, state: TrainState) -> dict[str, tuple[int, int, list[float]]]:
-    """Where the residual of each condition is not finite: how often, of how many, the first."""
+class UnsoundPoints(NamedTuple):
+    """Where in a batch the residual of one condition is not finite."""
+
+    unsound: int  # points
+    points: int
+    first: list[float]  # of the unsound points, if there are any
+
+    @property
+    def is_rare(self) -> bool:
+        return self.unsound < RARE * self.points
+
+
+def _unsound_points(batches: Batches, state: TrainState) -> dict[str, UnsoundPoints]:
+    """What is found for each condition, on the batch of the coming step."""
     plan = batches.objective.plan
 
     @eqx.filter_jit
@@ -48,5 +64,5 @@ def _unsound_points(batches: Batches, state: TrainState) -> dict[str, tuple[int,
         by_point = np.asarray(rows).reshape(plan.padded(len(where)), -1)[: len(where)]
         is_bad = ~np.isfinite(by_point).all(axis=1)
         first = where[int(np.argmax(is_bad))]
-        found[name] = (int(is_bad.sum()), len(where), first.round(4).tolist())
+        found[name] = UnsoundPoints(int(is_bad.sum()), len(where), first.round(4).tolist())
     return found

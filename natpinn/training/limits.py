@@ -1,44 +1,50 @@
-"""When a run is evaluated, and when it is over."""
+"""When a run is over, and how many steps it may take until then."""
 
 import math
+from dataclasses import dataclass
 
 from ..checks import at_least_one
 from ..errors import InputError
 
-EVALUATION_GROWTH = 1.05  # each evaluation comes 5 % more steps after the start than the last
 
+@dataclass(frozen=True)
+class Limits:
+    """A number of steps, a budget in seconds of training, or both: the first reached ends a run."""
 
-def evaluation_after(step: int) -> int:
-    """The first evaluation after a step: at steps that do not depend on where a run was stopped."""
-    next_step = 1
-    while next_step <= step:
-        next_step = max(next_step + 1, math.ceil(next_step * EVALUATION_GROWTH))
-    return next_step
+    steps: int | None = None
+    budget: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.steps is None and self.budget is None:
+            raise InputError(
+                "say when to stop: give a number of steps, a budget in seconds, or both"
+            )
+        if self.steps is not None:
+            at_least_one("steps", self.steps)
+        if self.budget is not None and not self.budget > 0:
+            raise InputError(f"budget must be a positive number of seconds, got {self.budget}")
 
-def is_scheduled(step: int) -> bool:
-    """Whether a run is evaluated at a step wherever it stops."""
-    return step == 0 or evaluation_after(step - 1) == step
+    def horizon(self, step: int, seconds: float) -> float:
+        """The number of steps at the end of the run, if its speed stays what it has been so far."""
+        by_time = math.inf
+        if self.budget is not None and seconds != 0:
+            by_time = step * self.budget / seconds
+        return min(math.inf if self.steps is None else self.steps, by_time)
 
+    def is_over(self, step: int, seconds: float) -> bool:
+        """Whether a limit is reached."""
+        return (self.steps is not None and step >= self.steps) or (
+            self.budget is not None and seconds >= self.budget
+        )
 
-def check_limits(steps: int | None, budget: float | None, stop_at: float | None = None) -> None:
-    """A run ends."""
-    if steps is None and budget is None:
-        raise InputError("say when to stop: give a number of steps, a budget in seconds, or both")
-    if steps is not None:
-        at_least_one("steps", steps)
-    if budget is not None and not budget > 0:
-        raise InputError(f"budget must be a positive number of seconds, got {budget}")
-    if stop_at is not None and not stop_at > 0:
-        raise InputError(f"stop_at must be a positive error, got {stop_at}")
+    def steps_per_call(
+        self, step: int, seconds: float, seconds_per_step: float, *, until: int, within: float
+    ) -> int:
+        """How many steps to take in the next call, one at least.
 
-
-def horizon(step: int, seconds: float, steps: int | None, budget: float | None) -> float:
-    """How many steps a run will have: those it is given, or as many as its speed so far allows."""
-    by_time = math.inf if budget is None or seconds == 0 else step * budget / seconds
-    return min(math.inf if steps is None else steps, by_time)
-
-
-def is_over(step: int, seconds: float, steps: int | None, budget: float | None) -> bool:
-    """Whether a limit is reached."""
-    return (steps is not None and step >= steps) or (budget is not None and seconds >= budget)
+        The call ends at step `until` (the next evaluation) or at a limit, and lasts no longer than
+        `within` seconds.
+        """
+        last = until if self.steps is None else min(until, self.steps)
+        time = within if self.budget is None else min(within, self.budget - seconds)
+        return max(1, int(min(last - step, time / seconds_per_step)))

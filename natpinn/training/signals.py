@@ -10,15 +10,16 @@ from types import FrameType
 from typing import Any, ClassVar
 
 STOPPED = 130  # the exit code that shells expect of a command that was stopped
-TOGETHER = 0.5  # seconds in which signals are one: `timeout` sends its own twice, by the group too
+TOGETHER = 0.5  # seconds in which signals are one: `timeout` sends two, one of them to the group
 
 
 class Interrupts:
-    """While entered, `received` is the number of the signal that asked to stop, or 0.
+    """Inside `with`, the first signal asks to stop, and a later one raises KeyboardInterrupt.
 
-    A later signal raises KeyboardInterrupt. Python does that only between its own instructions,
-    which can be long after; a command exits without it (`exits_at_once`). Only the main thread gets
-    signals; in another one nothing changes. Entered again inside, it is the same object.
+    `received` is the number of the first, 0 before it. Python raises only between instructions of
+    its own, so compiled code delays the second; where `exits_at_once` is set, as for commands, a
+    thread ends the process without that delay. Only the main thread receives signals: in another
+    one nothing changes. A `with Interrupts()` inside another one gives the outer object.
     """
 
     exits_at_once: ClassVar[bool] = False
@@ -49,7 +50,7 @@ class Interrupts:
             signal.signal(number, handler)
         if self._pipe is not None:
             signal.set_wakeup_fd(-1)
-            os.close(self._pipe[1])  # which ends the thread that reads
+            os.close(self._pipe[1])  # ends the thread of `_watch`
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._handled.is_later():
@@ -59,7 +60,7 @@ class Interrupts:
             say("\nstopping after this step; Ctrl-C again stops at once")
 
     def _watch(self) -> None:
-        """A thread that sees signals also while compiled code runs."""
+        """Start a thread that gets signals through a pipe, also while compiled code runs."""
         self._pipe = reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -79,13 +80,13 @@ class Interrupts:
 
 
 class _Signals:
-    """When the first of several came."""
+    """When the first signal came, to tell a second one from the first delivered twice."""
 
     def __init__(self) -> None:
         self._first: float | None = None
 
     def is_later(self) -> bool:
-        """Whether the one that comes now is another one than the first."""
+        """Whether the signal that comes now is a second one."""
         now = time.monotonic()
         self._first = now if self._first is None else self._first
         return now - self._first > TOGETHER

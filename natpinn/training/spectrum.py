@@ -1,4 +1,4 @@
-"""The spectrum of the kernel: what of it the damping leaves, and how ill-conditioned it is."""
+"""The spectrum of the kernel K = J Jᵀ: its effective dimension, its condition, its ends."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,21 +8,28 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..errors import InputError, unknown
-from ..solvers.base import smooth_count
 from .steps import Batches, TrainState
 
 Quantity = Callable[[Float[Array, " n"], Float[Array, ""]], Float[Array, ""]]
 
 
+def effective_dimension(
+    eigenvalues: Float[Array, " n"], damping: Float[Array, ""]
+) -> Float[Array, ""]:
+    """tr(K (K + λI)⁻¹) = Σ λᵢ/(λᵢ + λ), where round-off below zero counts as zero."""
+    positive = eigenvalues.clip(0)
+    return (positive / (positive + damping)).sum()
+
+
 def condition_number(
     eigenvalues: Float[Array, " n"], damping: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """Of K + λI."""
+    """That of K + λI; an eigenvalue of K below zero is round-off."""
     return (eigenvalues[-1] + damping) / (eigenvalues[0].clip(0) + damping)
 
 
 QUANTITIES: dict[str, Quantity] = {
-    "effective_dimension": smooth_count,  # tr(K (K + λI)⁻¹)
+    "effective_dimension": effective_dimension,
     "condition_number": condition_number,
     "largest_eigenvalue": lambda eigenvalues, damping: eigenvalues[-1],
     "smallest_eigenvalue": lambda eigenvalues, damping: eigenvalues[0],
@@ -31,7 +38,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 @dataclass(frozen=True)
 class Tracking:
-    """Which quantities are recorded, and at which evaluations: every first, second, …"""
+    """The quantities of the spectrum that are recorded, at one evaluation in `every`."""
 
     names: Sequence[str]
     every: int = 1
@@ -52,7 +59,7 @@ class Tracking:
 
 @eqx.filter_jit
 def kernel_spectrum(batches: Batches, state: TrainState) -> Float[Array, " n"]:
-    """The eigenvalues of J Jᵀ, from the smallest; those of padding are left out."""
+    """The eigenvalues of J Jᵀ in ascending order, without the zeros of padding rows."""
     batch, _ = batches.at(state)
     eigenvalues = jnp.linalg.eigvalsh(batch.linearize(state.theta).kernel())
     return eigenvalues[batch.padding(state.theta) :]

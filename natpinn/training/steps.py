@@ -1,4 +1,4 @@
-"""The compiled part of training: many steps in one call, sound ones only."""
+"""The compiled part of training: many steps in one call, only finite ones taken."""
 
 from typing import Any, NamedTuple
 
@@ -12,14 +12,14 @@ from ..models.theta import Theta
 from ..optimizers.base import Optimizer, StepInfo
 from ..parallel.devices import replicate
 
-MOST_REJECTED = 10  # steps in a row; after that another batch is not going to help
+MOST_REJECTED = 10  # steps in a row, after which a run is stuck: other points do not help
 
 
 class Events(NamedTuple):
-    """What went wrong so far, and was dealt with."""
+    """How often a step failed since the start of the run, and what became of it."""
 
     rejected: Int[Array, ""]  # steps not taken: a loss or parameters that are not finite
-    rejected_in_a_row: Int[Array, ""]
+    rejected_in_a_row: Int[Array, ""]  # up to now: 0 after a step that was taken
     recovered: Int[Array, ""]  # steps taken only after their system was damped more
 
 
@@ -40,9 +40,12 @@ class Batches(eqx.Module):
     steps_per_batch: Int[Array, ""] = eqx.field(converter=jnp.asarray, default=1)
 
     def at(self, state: TrainState) -> tuple[LeastSquares, PRNGKeyArray]:
-        """The batch of a step, and a key for the optimizer: no matter where a run was stopped."""
+        """The batch of the coming step, and a key for the optimizer.
+
+        Both are functions of the state, so a run that is resumed goes on as if never stopped.
+        """
         is_held = self.steps_per_batch > 1
-        rejected = jnp.where(is_held, state.events.rejected, 0)  # after one, other points may help
+        rejected = jnp.where(is_held, state.events.rejected, 0)  # another batch after each
         batch_key = jax.random.fold_in(state.key, state.step // self.steps_per_batch)
         batch_key = jax.lax.cond(
             rejected > 0, lambda: jax.random.fold_in(batch_key, rejected), lambda: batch_key
@@ -53,7 +56,7 @@ class Batches(eqx.Module):
 
 
 class Work(NamedTuple):
-    """What many steps have in common, and how many they are."""
+    """What the steps of one call share, and how many they are."""
 
     optimizer: Optimizer
     batches: Batches
@@ -61,7 +64,7 @@ class Work(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How some steps went."""
+    """How the steps of one call went."""
 
     info: StepInfo  # of the last one
     taken: Int[Array, ""]
@@ -77,10 +80,10 @@ def start(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> TrainState:
 
 @eqx.filter_jit(donate="all-except-first")
 def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
-    """Take a number of steps, in the memory of the state that is given.
+    """Take a number of steps; the new state reuses the memory of the old one, which is lost.
 
-    A step whose loss or result is not finite is rejected: the parameters stay as they are, and
-    other points may help.
+    A step whose loss or result is not finite is rejected: the parameters stay as they are, and the
+    next step may succeed on other points.
     """
     optimizer, batches, steps = work
 
@@ -126,8 +129,8 @@ def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
 def copied(tree: Any) -> Any:
     """The same values in arrays of their own, since steps reuse the memory of a state.
 
-    Types become strong: arrays made from Python numbers have weak ones, steps return strong ones,
-    and one program for both needs one type.
+    The copies have JAX's strong types, as what steps return: with the weak type of an array made
+    from a Python number the first call would need a program of its own.
     """
     return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype, copy=True), tree)
 

@@ -1,0 +1,25 @@
+"""What a step needs beside the parameters, known from numbers of rows and parameters alone."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Demand(Enum):
+    """What is made of the Jacobian, which says what has to be in memory."""
+
+    GRADIENT = auto()  # nothing but the gradient of the loss
+    PRODUCTS = auto()  # J v and Jᵀ y
+    KERNEL = auto()  # J Jᵀ
+    GRAMIAN = auto()  # Jᵀ J
+    SKETCH = auto()  # J (Jᵀ Ω), with some vectors Ω
+    LAYERS = auto()  # what the gradients of dense layers are made of
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Of an optimizer's step, or of the solve in it."""
+
+    demand: Demand = Demand.GRADIENT
+    system_bytes: int = 0  # of all matrices that are there at the same time
+    columns: int = 0  # of Ω, for a sketch
+    state_copies: int = 1  # of the optimizer's state: two where the new one is made beside the old

@@ -1,0 +1,84 @@
+"""What a run has accumulated."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..parallel.devices import on_this_process
+from .evaluation import evaluation_after, is_scheduled
+from .result import Status, TrainResult
+from .snapshot import Snapshot
+from .steps import Outcome, TrainState, copied
+
+
+class Ledger:
+    """What a run has accumulated: its state, its records, its best parameters and its clocks."""
+
+    def __init__(
+        self, snapshot: Snapshot, history: Sequence[dict[str, float]], criterion: str
+    ) -> None:
+        self.state = snapshot.state
+        self.step = int(snapshot.state.step)
+        self.history = list(history)
+        self.next_evaluation = evaluation_after(self.step)
+        self.criterion = criterion  # the name of the metric that decides which parameters are best
+        self.best_theta = snapshot.best_theta
+        self.best = float(snapshot.best)  # the criterion of the best parameters
+        self.seconds = float(snapshot.seconds)  # of training alone
+        self.seconds_per_step = math.inf  # in the last call; not known before the first
+        self.compile_seconds = float(snapshot.compile_seconds)
+        self.tracking_seconds = float(snapshot.tracking_seconds)
+        self.status: Status = "finished"
+        self.message = ""
+
+    def book(self, state: TrainState, outcome: Outcome, seconds: float) -> None:
+        """Add the steps of one call, which took so many seconds."""
+        taken = int(outcome.taken)
+        self.state = state
+        self.step += taken
+        self.seconds += seconds
+        self.seconds_per_step = seconds / max(1, taken)
+
+    def record(self, metrics: dict[str, float]) -> None:
+        """Add what was measured of the present parameters, which may be the best so far."""
+        self.history.append({"step": self.step, "seconds": self.seconds, **metrics})
+        self.next_evaluation = evaluation_after(self.step)
+        if is_scheduled(self.step) and self._last_is_better:
+            value = self.history[-1][self.criterion]
+            self.best_theta = copied(self.state.theta)
+            self.best = value if math.isfinite(value) else math.inf
+
+    def end(self, status: Status, message: str) -> None:
+        """Say why the run ends, where its limits are not the reason."""
+        self.status, self.message = status, message
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether any step was taken rather than rejected."""
+        return int(self.state.events.rejected) < self.step
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the last criterion is not finite, though an earlier one was."""
+        return math.isfinite(self.best) and not math.isfinite(self.history[-1][self.criterion])
+
+    def snapshot(self) -> Snapshot:
+        clocks = (self.seconds, self.compile_seconds, self.tracking_seconds)
+        numbers = map(np.asarray, (self.best, *clocks))
+        return Snapshot(self.state, self.best_theta, *numbers)
+
+    def result(self) -> TrainResult:
+        """How the run ended; its last parameters may be the best, at a step that is not scheduled.
+
+        The snapshot knows nothing of that, so that a resumed run equals one that never stopped.
+        """
+        snapshot = on_this_process(self.snapshot())
+        last_is_best = not is_scheduled(self.step) and self._last_is_better
+        best_theta = snapshot.state.theta if last_is_best else snapshot.best_theta
+        return TrainResult(snapshot, best_theta, self.history, self.status, self.message)
+
+    @property
+    def _last_is_better(self) -> bool:
+        """Whether the last record beats the best; if that is infinite, any record does."""
+        return self.history[-1][self.criterion] < self.best or self.best == math.inf
