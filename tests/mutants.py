@@ -77,8 +77,8 @@ MUTANTS = (
     Mutant(
         "recorded_at_ten_times_the_damping",
         "natpinn/training/loop.py",
-        'record["damping"])',
-        '10 * record["damping"])',
+        'ledger.state, found["damping"]',
+        'ledger.state, 10 * found["damping"]',
         ("test_nystrom.py::test_the_spectrum_is_tracked_during_training",),
     ),
     Mutant(
@@ -123,7 +123,7 @@ MUTANTS = (
         "Condition(boundary, slab.final",
         ("test_solution.py::test_initial_values_hold_where_time_begins",),
     ),
-    # Twenty others, from the equations to the reports.
+    # Others, from the equations to the reports.
     Mutant(
         "drift_lost_in_loops",
         "natpinn/equations/operators.py",
@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "streams_exchanged",
-        "natpinn/least_squares/kernel.py",
+        "natpinn/least_squares/blocks.py",
         '"nsi,mti->sntm"',
         '"nsi,mti->tnsm"',
         (
