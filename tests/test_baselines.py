@@ -16,7 +16,7 @@ import natpinn
 from natpinn import Box, Condition, Fixed, InputError, Problem, laplacian, partial
 from natpinn.least_squares.factoring import dense_layers
 from natpinn.least_squares.objective import LeastSquares
-from natpinn.optimizers.hessian_free import CURVATURES, HessianFree
+from natpinn.optimizers.hessian_free import CURVATURES, HessianFree, Iterates
 from natpinn.optimizers.kfac import (
     Kfac,
     LayerCurvature,
@@ -358,6 +358,22 @@ def test_backtracking_ends_at_an_iterate_with_a_smaller_loss(small):
         theta_after, _, _ = optimizer.step(objective, theta, optimizer.init(theta), key=KEY)
         reached[backtracks] = float(objective.loss(theta_after))
     assert reached[True] < reached[False]
+
+
+def test_backtracking_begins_at_the_newest_iterate_that_is_kept():
+    """And goes back as long as the loss falls; iterate k is the number k here."""
+    optimizer = HessianFree(1e-6, Fixed(1.0), most_iterations=60)
+    counts = optimizer._kept_counts
+    kept = jnp.array([*counts, 0.0])[:, None]
+    done, zero = counts[-2] + 1, jnp.zeros(1)
+    last = jnp.full(1, float(done))
+    found = Iterates(last, zero, zero, jnp.array(done), zero, kept, jnp.array(True))
+    for lowest in (done, *counts[-2:-6:-1]):
+        losses = jnp.abs(jnp.arange(done + 1.0) - lowest)
+        reached = optimizer._backtrack(
+            found, losses[done], lambda x, of=losses: of[x[0].astype(int)]
+        )
+        assert float(reached[0]) == lowest
 
 
 def test_negative_curvature_along_the_gradient_does_not_stop_hessian_free():

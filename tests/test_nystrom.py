@@ -90,6 +90,32 @@ def test_the_mean_error_obeys_the_bound_and_is_measured(decay, rank):
         assert 0.2 < min(ratios) <= max(ratios) < 1.5
 
 
+@pytest.mark.parametrize("damping", [1e-1, 1e-3, 1e-9])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_sketch_solves_by_its_formula(name, damping):
+    """(Â + λI)⁻¹ S + (I − S)/(λ + σ) with S = Â (Â + σI)⁻¹, below full rank."""
+    found = approximate(matrix(DECAYS["polynomial"]), name, 6, KEY)
+    b, eye, sigma = jax.random.normal(KEY, (N,)), np.eye(N), float(found.missed)
+    share = found.dense @ np.linalg.inv(found.dense + sigma * eye)
+    inside = np.linalg.solve(found.dense + damping * eye, share @ b)
+    wanted = inside + (b - share @ b) / (damping + sigma)
+    x, _ = found.solve(b, jnp.array(damping))
+    assert sigma > 1e-4
+    np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-7 * float(jnp.linalg.norm(wanted)))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_singular_matrix_is_shifted_up_once(name):
+    """A + νI has a Cholesky factor; the standard algorithm takes ν out again."""
+    values = jnp.repeat(jnp.array([1.0, 0.0]), N // 2)
+    found = approximate(jnp.diag(values), name, N, KEY)
+    shift = float(jnp.finfo(jnp.float64).eps) * (N // 2) ** 0.5
+    assert float(found.shift) == pytest.approx(shift, rel=1e-6)
+    kept = found.shift if name == "gpu" else 0.0
+    null = jnp.diag(found.dense)[N // 2 :]
+    np.testing.assert_allclose(null, kept, rtol=1e-6, atol=1e-6 * shift)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     decay=st.sampled_from(sorted(DECAYS)),
@@ -260,16 +286,31 @@ def test_bad_settings_are_explained(build, message):
 
 def test_the_spectrum_is_tracked_during_training(tmp_path):
     sizes = {"interior": 20, "boundary": 10}
-    problem = natpinn.problems.get("poisson_2d", points=sizes, widths=(6,))
+    problem = natpinn.problems.get("poisson_2d", points=sizes, widths=(6,)).with_held_points()
     options: dict[str, Any] = {"optimizer": natpinn.engd_w(1e-3), "steps": 12, "progress": False}
-    names = ["effective_dimension", "condition_number", "largest_eigenvalue"]
-    tracked = natpinn.solve(problem, track=names, **options)
+    names = ["effective_dimension", "condition_number", "largest_eigenvalue", "smallest_eigenvalue"]
+    reached: dict[float, Any] = {}
+    tracked = natpinn.solve(
+        problem,
+        track=names,
+        callbacks=[lambda now: reached.update({now.step: ravel_pytree(now.state.theta)[0]})],
+        **options,
+    )
     plain = natpinn.solve(problem, **options)
     assert [r["l2_error"] for r in tracked.history] == [r["l2_error"] for r in plain.history]
     assert tracked.summary["tracking_seconds"] > 0 == plain.summary["tracking_seconds"]
     for record in tracked.history[1:]:
         assert 0 < record["effective_dimension"] < 30
         assert record["condition_number"] <= record["largest_eigenvalue"] / 1e-3 + 1.001
+    objective, theta = problem.objective(problem.default_model(KEY), problem.sample(KEY))
+    dense = jax.jit(jax.jacrev(lambda flat: objective.residual(ravel_pytree(theta)[1](flat))))
+    for record in tracked.history[1:]:
+        jacobian = dense(reached[record["step"]])
+        values = np.linalg.eigvalsh(jacobian @ jacobian.T).clip(0)
+        low, high = values[0], values[-1]
+        dimension, condition = (values / (values + 1e-3)).sum(), (high + 1e-3) / (low + 1e-3)
+        found, wanted = [record[name] for name in names], [dimension, condition, high, low]
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12 * high)
     with pytest.raises(InputError, match="effective_dimension"):
         natpinn.solve(problem, track=["efective_dimension"], **options)
     options["optimizer"] = natpinn.adam()

@@ -82,6 +82,14 @@ def test_a_solve_that_needs_no_help_is_left_alone():
     assert not info.is_recovered
 
 
+def test_a_recovery_begins_at_the_round_off():
+    """A damping far below it is not raised tenfold again and again."""
+    matrix = jnp.ones((4, 4))
+    x, info = SOLVE(matrix, jnp.ones(4), jnp.array(1e-300))
+    assert float(info.damping) == pytest.approx(4 * float(jnp.finfo(jnp.float64).eps))
+    np.testing.assert_allclose(matrix @ x, 1, rtol=1e-6)
+
+
 def test_eigenvalues_below_zero_are_clipped():
     values = jnp.array([2.0, 1.0, -0.5])
     rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (3, 3)))[0]

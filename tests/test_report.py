@@ -118,6 +118,14 @@ def test_runs_are_collected_and_summed_up(runs):
     assert groups["poisson_2d"][0].name == "spring-0"  # the best comes first
 
 
+def test_runs_are_ordered_by_their_best_error(runs):
+    found, _ = collect([runs])
+    good = next(run for run in found if run.name == "spring-0")
+    bounced = replace(good.curve, error=[*good.curve.error[:-1], 1.0])
+    ordered = by_problem([run if run is not good else replace(run, curve=bounced) for run in found])
+    assert [run.name for run in ordered["poisson_2d"]][:2] == ["spring-0", "spring-1"]
+
+
 def test_methods_are_runs_of_equal_settings(tmp_path):
     root = tmp_path / "runs"
     write_run(root / "a" / "spring-0")

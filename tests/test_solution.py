@@ -455,3 +455,12 @@ def test_exact_solutions_solve_their_problem(name):
     for key, condition in problem.conditions.items():
         residual = jax.jit(jax.vmap(lambda x, c=condition: c.residual(problem.solution, x)))
         assert float(jnp.abs(residual(points[key])).max()) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["heat_4d", "log_fokker_planck_9d"])
+def test_initial_values_hold_where_time_begins(name):
+    problem = natpinn.problems.get(name)
+    (begin, *lower), (_, *upper) = problem.domain.bounds
+    initial = problem.conditions["initial"].domain.sample(jax.random.key(0), 20)
+    assert bool(jnp.all(initial[:, 0] == begin))
+    assert bool(jnp.all((initial[:, 1:] > jnp.stack(lower)) & (initial[:, 1:] < jnp.stack(upper))))

@@ -426,6 +426,8 @@ def test_a_damaged_checkpoint_is_replaced_when_it_is_reached_again(tmp_path):
         again(tmp_path / "run", steps=60)
     again(tmp_path / "run", steps=70)
     assert steps(tmp_path / "run" / "checkpoint") == [60, 70]
+    recorded = [record["step"] for record in read_history(tmp_path / "run")]
+    assert recorded == sorted(set(recorded))  # those after the checkpoint were taken again
 
 
 def test_a_run_without_checkpoints_begins_again_only_if_it_never_ended(tmp_path):

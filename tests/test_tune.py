@@ -1,6 +1,7 @@
 """Searches find better settings, survive their workers, and compile once."""
 
 import json
+import math
 import os
 import pwd
 import shutil
@@ -27,7 +28,16 @@ from natpinn.runs.run import assemble, run
 from natpinn.runs.settings import read_file
 from natpinn.search.spaces import Choice, Range, parse_table, parse_text, wide
 from natpinn.search.study import Search, Study, Task, hide_password
-from natpinn.search.tuning import BEST, join, open_study, plan_search, read_study, tune, work
+from natpinn.search.tuning import (
+    BEST,
+    final_error,
+    join,
+    open_study,
+    plan_search,
+    read_study,
+    tune,
+    work,
+)
 
 SMALL = {"points.interior": 30, "points.boundary": 12, "evaluation.points": 200}
 SMALL |= {"model.widths": [10, 10], "sampling.points": "uniform"}
@@ -165,6 +175,27 @@ def test_bad_trials_are_infinitely_bad_and_pruned_ones_are_not_best():
     assert study.best.number == third.number
     assert [trial.state for trial in study.trials()] == ["finished", "pruned", "finished"]
     assert study.trials()[0].error == float("inf")
+
+
+def test_trials_are_ranked_by_their_error_at_the_end():
+    ended = {"status": "finished", "best_l2": 1e-3, "final_l2": 1e-2, "final_loss": 5.0}
+    assert final_error(ended) == 1e-2
+    assert final_error(ended | {"best_l2": None, "final_l2": None}) == 5.0  # no solution is known
+    assert final_error(ended | {"status": "diverged"}) == math.inf
+    assert final_error(ended | {"final_l2": math.nan}) == math.inf
+
+
+def test_the_first_trial_after_the_wide_ones_is_narrow():
+    space = wide("spring", {})
+    study = Study.open(Search({}, space, trials=2, refine=1), None)
+    for error in (2.0, 1.0):
+        take(study).finish(error)
+    assert study.best is not None
+    best = study.best.params
+    for key, value in take(study).params.items():
+        narrow = space[key].narrowed(best[key])
+        assert isinstance(narrow, Range)
+        assert narrow.low <= value <= narrow.high
 
 
 def test_trials_worse_than_the_median_are_cut_short():
