@@ -60,7 +60,7 @@ SMALL: dict[str, dict[str, Any]] = {
 TUNED = "tuned"  # SPRING with the settings that the paper found
 NAMES = [f"{problem}-{variant}" for problem in SMALL for variant in (TUNED, *VARIANTS)]
 MORE = [f"{problem}-{variant}" for problem in untuned.PROBLEMS for variant in VARIANTS]
-COLUMNS = ("step", "seconds", "loss", "l2_error", "damping", "momentum", "surprise", "heat")
+COLUMNS = ("step", "seconds", "loss", "l2", "damping", "momentum", "surprise", "heat")
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def table(records: dict[str, lines.Record]) -> str:
     """The last errors of each name over its seeds: the median, the smallest and the largest."""
     errors: dict[str, list[float]] = {}
     for name, record in records.items():
-        last = record["history"][-1]["l2_error"]
+        last = record["history"][-1]["l2"]
         errors.setdefault(name.rpartition("-")[0], []).append(last)
     rows = ["run | median | smallest | largest | seeds"]
     for name, found in errors.items():

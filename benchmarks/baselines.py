@@ -43,7 +43,7 @@ def main() -> None:
 def solve(name: str, budget: float) -> lines.Record:
     problem, method = name.split("-")
     settings = resolve({"problem.name": problem, **METHODS[method]})
-    columns = ("step", "seconds", "loss", "l2_error", "step_size")
+    columns = ("step", "seconds", "loss", "l2", "step_size")
     return lines.solve_settings(name, columns, settings, budget=budget)
 
 

@@ -26,7 +26,7 @@ def main() -> None:
     for problem in arguments.names or OPTIMIZERS:
         record = lines.solve(
             problem,
-            ("step", "seconds", "l2_error", "damping", *TRACKED),
+            ("step", "seconds", "l2", "damping", *TRACKED),
             problem,
             optimizer=OPTIMIZERS[problem],
             budget=arguments.budget,

@@ -9,7 +9,7 @@ from typing import Any
 import natpinn
 from natpinn.problems.problem import Problem
 from natpinn.runs.config import Config
-from natpinn.runs.run import model_key
+from natpinn.runs.parts import model_key
 
 Record = dict[str, Any]
 
@@ -84,10 +84,10 @@ def read(path: Path) -> dict[str, Record]:
 
 def seconds_to(error: float, history: Sequence[Record]) -> float | None:
     """When the error was first reached."""
-    times = [r["seconds"] for r in history if (r["l2_error"] or 1) <= error]
+    times = [r["seconds"] for r in history if (r["l2"] or 1) <= error]
     return times[0] if times else None
 
 
 def error_at(seconds: float, history: Sequence[Record]) -> float:
     """The smallest error up to a time."""
-    return min(r["l2_error"] for r in history if r["seconds"] <= seconds)
+    return min(r["l2"] for r in history if r["seconds"] <= seconds)

@@ -16,7 +16,7 @@ import jax
 import lines
 
 import natpinn
-from natpinn.runs.run import model_key
+from natpinn.runs.parts import model_key
 
 METHODS: dict[str, dict[str, Any]] = {
     "auto": {},
@@ -27,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROBLEMS = ["poisson_2d", *(path.stem for path in sorted(EXAMPLES.glob("*.py")))]
 NAMES = [f"{problem}-{method}" for problem in PROBLEMS for method in METHODS]
-COLUMNS = ("step", "seconds", "loss", "l2_error", "relative_l2_error")
+COLUMNS = ("step", "seconds", "loss", "l2", "relative_l2")
 
 
 def main() -> None:

@@ -62,9 +62,9 @@ from .optimizers.presets import spring as spring
 from .optimizers.presets import spring_nystrom as spring_nystrom
 from .problems.problem import Problem as Problem
 from .runs.resume import resume as resume
-from .runs.run import solve as solve
 from .runs.solution import Solution as Solution
 from .runs.solution import load as load
+from .runs.solve import solve as solve
 from .search.tuning import tune as tune
 from .solvers.base import DampedSolver as DampedSolver
 from .solvers.base import Factorization as Factorization

@@ -1,8 +1,60 @@
-"""Programs that JAX has traced, and those inside them."""
+"""Programs that JAX has traced, those inside them, and what is known of them from shapes."""
 
-from typing import Any
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import jax
+import numpy as np
+from jaxtyping import PyTree
+
+Result = TypeVar("Result")
+REMEMBERED = 256  # results of `from_shapes`
+
+
+def from_shapes(function: Callable[..., Result], *arguments: PyTree) -> Result:
+    """function(*arguments) with the shapes of JAX's arrays in place of them; slow the first time.
+
+    The function traces something. Its result is remembered for the same shapes and the same of
+    everything else, unless some of that cannot be hashed.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+    described = tuple(_described(leaf) for leaf in leaves)
+    known = all(isinstance(leaf, Hashable) for leaf in described)
+    key = tuple((type(leaf), leaf) for leaf in described)  # 1 and True are not the same
+    return (_remembered if known else _call)(function, structure, key)
+
+
+class _Constant:
+    """An array of NumPy, known by what it holds."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+        self._key = (array.shape, array.dtype.str, array.tobytes())
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Constant) and self._key == other._key
+
+
+def _described(leaf: Any) -> Any:
+    """The shape of an array that is traced, and anything else as it is."""
+    if isinstance(leaf, jax.Array):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    is_plain = isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject
+    return _Constant(leaf) if is_plain else leaf
+
+
+def _call(
+    function: Callable[..., Result], structure: Any, leaves: tuple[tuple[type, Any], ...]
+) -> Result:
+    found = [leaf.array if isinstance(leaf, _Constant) else leaf for _, leaf in leaves]
+    return function(*jax.tree.unflatten(structure, found))
+
+
+_remembered = lru_cache(REMEMBERED)(_call)
 
 
 def inner_programs(equation: Any) -> list[Any]:

@@ -61,7 +61,7 @@ def test_eight_devices_take_the_steps_of_one(optimizer, held):
     moved = jnp.linalg.norm(one - ravel_pytree(theta)[0])
     assert float(jnp.linalg.norm(other - one) / moved) < 1e-9
     for a, b in zip(alone, together, strict=True):
-        assert b["l2_error"] == pytest.approx(a["l2_error"], rel=1e-9)
+        assert b["l2"] == pytest.approx(a["l2"], rel=1e-9)
 
 
 def test_padding_has_no_part_in_the_spectrum():

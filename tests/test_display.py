@@ -7,12 +7,13 @@ import pytest
 
 from natpinn.runs.display import Display, describe, show_duration
 from natpinn.training.progress import Progress
+from natpinn.training.record import Record
 from natpinn.training.snapshot import Snapshot
 
 
 def progress(step, seconds, steps=None, budget=None):
-    metrics, nothing = {"loss": 1.5e-3, "relative_l2_error": 2e-4}, cast("Snapshot", None)
-    return Progress(step, seconds, metrics, True, "l2_error", steps, budget, nothing)
+    metrics, nothing = Record(loss=1.5e-3, relative_l2=2e-4), cast("Snapshot", None)
+    return Progress(step, seconds, metrics, True, "l2", steps, budget, nothing)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_run_in_little_memory_is_the_same_run(optimizer):
     ]
     one, other = (ravel_pytree(result.state.theta)[0] for result in results)
     assert float(jnp.linalg.norm(other - one) / jnp.linalg.norm(one)) < 1e-9
-    assert results[1].history[-1]["l2_error"] == pytest.approx(results[0].history[-1]["l2_error"])
+    assert results[1].history[-1]["l2"] == pytest.approx(results[0].history[-1]["l2"])
 
 
 def test_a_grid_search_that_stops_early_finds_what_a_full_one_finds():

@@ -124,7 +124,7 @@ def test_a_singular_kernel_is_recovered_from(optimizer, tmp_path):
     assert summary["recovered_steps"] == 10 == solution.history[-1]["recovered_steps"]
     assert summary["rejected_steps"] == 0
     assert solution.history[-1]["damping"] > 1e-300
-    assert summary["best_loss"] < solution.history[0]["validation_loss"]
+    assert summary["best_validation_loss"] < solution.history[0]["validation_loss"]
     best = load(tmp_path / "run", problem=problem()).model
     assert bool(jnp.isfinite(ravel_pytree(jax.tree.leaves(best)[:4])[0]).all())
 

@@ -36,7 +36,7 @@ def write_run(folder, problem="poisson_2d", optimizer="spring", seed=0, rate=1.0
     lines = []
     for step in range(steps):
         error = rate * 1e-2 / (1 + step) ** 2
-        record = {"step": step, "seconds": step / 10, "loss": error**2, "l2_error": error}
+        record = {"step": step, "seconds": step / 10, "loss": error**2, "l2": error}
         if optimizer == "engd_w" and step % 5 == 4:  # as with track.every=5
             record["effective_dimension"] = 40 - step / 2
         lines.append(json.dumps(record) + "\n")
@@ -161,8 +161,8 @@ def test_problems_of_other_dimensions_and_own_code_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        (METRICS, '{"step": 0, "loss": 1.0, "l2_error": 1.0}\n'),
-        (METRICS, '{"step": 0, "seconds": "x", "loss": 1.0, "l2_error": 1.0}\n'),
+        (METRICS, '{"step": 0, "loss": 1.0, "l2": 1.0}\n'),
+        (METRICS, '{"step": 0, "seconds": "x", "loss": 1.0, "l2": 1.0}\n'),
         (METRICS, '{"step": 0, "seconds": 1, "loss": 1.0}\n'),
         (METRICS, ""),
         (CONFIG, 'seed = "x"'),
@@ -189,7 +189,7 @@ def test_folders_without_runs_are_explained(runs, tmp_path):
 
 def test_published_curves_are_read(tmp_path):
     path = tmp_path / "curves.csv"
-    path.write_text("run,step,seconds,loss,l2_error\npoisson_2d/spring/fixed,0,1.0,2.0,0.5\n")
+    path.write_text("run,step,seconds,loss,l2\npoisson_2d/spring/fixed,0,1.0,2.0,0.5\n")
     (curve,) = read_published(path)
     assert (curve.problem, curve.name, curve.error) == ("poisson_2d", "spring/fixed", [0.5])
     assert (curve.optimizer, replace(curve, name="large/engd_w-0").optimizer) == (
@@ -199,7 +199,7 @@ def test_published_curves_are_read(tmp_path):
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="needs the columns"):
         read_published(path)
-    path.write_text("run,step,seconds,loss,l2_error\nx,0,1.0,2.0,often\n")
+    path.write_text("run,step,seconds,loss,l2\nx,0,1.0,2.0,often\n")
     with pytest.raises(InputError, match="no table of curves"):
         read_published(path)
 
@@ -209,7 +209,7 @@ def test_the_page_works_in_a_browser(runs, tmp_path):
     found, left_out = collect([runs])
     csv = tmp_path / "curves.csv"
     rows = "".join(f"poisson_2d/spring/fixed,{i},{i},1e-{i},1e-{i}\n" for i in range(1, 5))
-    csv.write_text("run,step,seconds,loss,l2_error\n" + rows)
+    csv.write_text("run,step,seconds,loss,l2\n" + rows)
     page = tmp_path / "report.html"
     write_report(found, page, read_published(csv), left_out)
     seen = browse(

@@ -185,8 +185,8 @@ def test_a_signal_during_training_is_an_interruption(tmp_path):
     resumed = natpinn.resume(tmp_path / "run", tiny(), optimizer=adam(), steps=40, progress=False)
     assert resumed.summary["steps"] == 40
     straight = quick(steps=40)
-    at = {r["step"]: r["l2_error"] for r in resumed.history}
-    assert [at[r["step"]] for r in straight.history] == [r["l2_error"] for r in straight.history]
+    at = {r["step"]: r["l2"] for r in resumed.history}
+    assert [at[r["step"]] for r in straight.history] == [r["l2"] for r in straight.history]
 
 
 def quick(**options):
@@ -463,7 +463,7 @@ def test_where_a_run_was_stopped_does_not_show(tmp_path):
     one, other = stored_arrays(tmp_path / "straight"), stored_arrays(tmp_path / "stopped")
     for name, array in one.items():
         np.testing.assert_array_equal(other[name], array, err_msg=name)
-    errors = [record["l2_error"] for record in straight.history]
+    errors = [record["l2"] for record in straight.history]
     assert straight.summary["best_l2"] == min(errors)
 
 

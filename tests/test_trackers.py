@@ -10,9 +10,10 @@ import pytest
 import natpinn
 from natpinn import InputError, NatpinnWarning
 from natpinn.runs import trackers
+from natpinn.runs.parts import assemble
 from natpinn.runs.records import read_history
 from natpinn.runs.resolve import resolve
-from natpinn.runs.run import assemble, run
+from natpinn.runs.run import run
 
 
 def solve(tmp_path, name, steps=5):
@@ -43,7 +44,7 @@ def test_tensorboard_gets_the_records(tmp_path):
     solution = solve(tmp_path, "tensorboard")
     found = {(tag, step): value for tag, step, value in read_events(tmp_path / "run")}
     for record in read_history(tmp_path / "run"):
-        for name in ("loss", "l2_error", "seconds"):
+        for name in ("loss", "l2", "seconds"):
             assert found[name, record["step"]] == pytest.approx(record[name], rel=1e-6)
     natpinn.resume(tmp_path / "run", steps=8, progress=False)
     assert max(step for _, step, _ in read_events(tmp_path / "run")) == 8
@@ -60,7 +61,7 @@ def test_wandb_gets_the_records_offline(tmp_path, monkeypatch):
     assert len(files) == 1
     assert (tmp_path / "run" / "wandb.id").read_text() in files[0].name
     history = read_history(tmp_path / "run")
-    wanted = [json.dumps(record["l2_error"]).encode() for record in history]
+    wanted = [json.dumps(record["l2"]).encode() for record in history]
     end = time.monotonic() + 60  # another process writes, and may lag behind on a busy machine
     while not all(text in files[0].read_bytes() for text in wanted) and time.monotonic() < end:
         time.sleep(0.2)

@@ -22,9 +22,10 @@ import natpinn.search.study
 import natpinn.search.tuning
 from natpinn import InputError
 from natpinn.runs.names import OPTIMIZERS
+from natpinn.runs.parts import assemble
 from natpinn.runs.records import read_history
 from natpinn.runs.resolve import resolve
-from natpinn.runs.run import assemble, run
+from natpinn.runs.run import run
 from natpinn.runs.settings import read_file
 from natpinn.search.spaces import Choice, Range, parse_table, parse_text, wide
 from natpinn.search.study import Search, Study, Task, hide_password
@@ -178,7 +179,7 @@ def test_bad_trials_are_infinitely_bad_and_pruned_ones_are_not_best():
 
 
 def test_trials_are_ranked_by_their_error_at_the_end():
-    ended = {"status": "finished", "best_l2": 1e-3, "final_l2": 1e-2, "final_loss": 5.0}
+    ended = {"status": "finished", "best_l2": 1e-3, "final_l2": 1e-2, "final_validation_loss": 5.0}
     assert final_error(ended) == 1e-2
     assert final_error(ended | {"best_l2": None, "final_l2": None}) == 5.0  # no solution is known
     assert final_error(ended | {"status": "diverged"}) == math.inf

@@ -43,7 +43,7 @@ METHODS: dict[str, Callable[[], Any]] = {
 MORE_METHODS: dict[str, Callable[[], Any]] = {  # on poisson_2d only
     "engd_average": lambda: natpinn.engd(average=0.5, damping=1e-4),
     "spring_search": lambda: natpinn.spring(line_search=natpinn.Grid()),
-    "nystrom_ladder": lambda: natpinn.spring_nystrom(rank="auto", damping=1e-8),
+    "nystrom_ladder": lambda: natpinn.spring(1e-8, solver=natpinn.AdaptiveNystrom()),
     "nystrom_standard": lambda: natpinn.engd_w_nystrom(variant="standard"),
     "kfac_rate": lambda: natpinn.kfac(learning_rate=0.1, momentum=0.5),
     "hessian": lambda: natpinn.hessian_free(curvature="hessian", learning_rate=1.0),

@@ -15,8 +15,8 @@ from ..errors import InputError, unknown
 from ..memory import show_bytes
 from ..pictures.scaling import draw_scaling
 from ..problems.catalogue import CATALOGUE
+from ..runs.parts import model_key
 from ..runs.resolve import resolve
-from ..runs.run import model_key
 from ..runs.settings import parse_setting
 from .options import JsonFlag
 
@@ -99,7 +99,7 @@ def bench_scaling(
         sized: dict[str, Any] = {
             f"points.{key}": max(1, round(points * c.points)) for key, c in conditions.items()
         }
-        sized["model.widths"] = [max(1, round(widths * w)) for w in base.model.widths]
+        sized["model.widths"] = [max(1, round(widths * w)) for w in base.model.widths or ()]
         if dimension is not None:
             sized["problem.dimension"] = dimension
         config = resolve({**given, **sized, "problem.name": problem})

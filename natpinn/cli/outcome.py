@@ -6,7 +6,8 @@ from typing import Any
 import typer
 
 from ..parallel import processes as cluster
-from ..runs.records import PICTURE, summary_text
+from ..runs.files import as_json as json_text
+from ..runs.records import PICTURE
 from ..runs.solution import Solution
 from ..training.signals import STOPPED
 
@@ -16,7 +17,7 @@ def finish(solution: Solution, as_json: bool) -> None:
     if not cluster.is_first():
         return
     if as_json:
-        print(summary_text(solution.summary), end="")
+        print(json_text(solution.summary, indent=2), end="")
     else:
         _print_outcome(solution)
     if solution.summary["status"] == "interrupted":
@@ -37,8 +38,8 @@ def _print_outcome(solution: Solution) -> None:
     if summary["best_l2"] is not None:
         best, relative = summary["best_l2"], summary["best_relative_l2"]
         print(f"  L2 error   {best:.3e}   relative {relative:.3e}")
-    elif summary["best_loss"] is not None:
-        print(f"  validation loss   {summary['best_loss']:.3e}")
+    elif summary["best_validation_loss"] is not None:
+        print(f"  validation loss   {summary['best_validation_loss']:.3e}")
     if folder is None:
         return
     print(f"  picture    {folder / PICTURE}")

@@ -17,7 +17,7 @@ RunsArgument = Annotated[
 ]
 PublishedOption = Annotated[
     Path | None,
-    typer.Option(help="A CSV of other curves (run,step,seconds,loss,l2_error), drawn dashed."),
+    typer.Option(help="A CSV of other curves (run,step,seconds,loss,l2), drawn dashed."),
 ]
 
 

@@ -6,12 +6,8 @@ from typing import Annotated
 import typer
 
 from ..parallel import processes as cluster
-from ..runs.own_code import lookup_problem, make_model
-from ..runs.records import read_config
-from ..runs.resolve import seed_of
+from ..runs.recorded import Recorded
 from ..runs.resume import resume as resume_run
-from ..runs.run import model_key
-from ..runs.solution import section
 from .options import JsonFlag, device_count
 from .outcome import finish
 
@@ -51,17 +47,12 @@ def resume(
     natpinn resume runs/poisson_5d-spring-1
     natpinn resume runs/poisson_5d-spring-1 --budget 600
     """
-    described = read_config(folder)
-    if "all" in (devices, section(described, "compute").get("devices")):
-        cluster.join()
-    built = None if problem is None else lookup_problem(problem)
-    made = None
-    if model is not None:
-        made = make_model(model, model_key(seed_of(described)))
+    if "all" in (devices, Recorded.read(folder).table("compute").get("devices")):
+        cluster.join()  # before anything is computed
     solution = resume_run(
         folder,
-        built,
-        made,
+        problem,
+        model,
         steps=steps,
         budget=budget,
         stop_at=stop_at,

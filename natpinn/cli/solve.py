@@ -14,10 +14,10 @@ from ..errors import InputError
 from ..parallel import processes as cluster
 from ..planning.explain import describe as describe_plan
 from ..planning.explain import explain as explain_plan
-from ..runs.config import Config
 from ..runs.folder import check_free
+from ..runs.parts import Parts, assemble
 from ..runs.resolve import resolve
-from ..runs.run import assemble, plan, run
+from ..runs.run import plan, run
 from ..runs.settings import parse_setting, read_file, without_dependants
 from .options import JsonFlag, device_count
 from .outcome import finish
@@ -110,14 +110,14 @@ def solve(
         check_free(out)
     parts = assemble(resolved)
     if dry_run:
-        text = parts.described
+        text = parts.config.as_dict()
         print(json.dumps(text, indent=2) if as_json else tomli_w.dumps(text).rstrip())
         return
     if explain:
         planned = plan(parts, always_compile=True)
         print(json.dumps(describe_plan(planned), indent=2) if as_json else explain_plan(planned))
         return
-    with _claimed(out, resolved) as folder:
+    with _claimed(out, parts) as folder:
         solution = run(parts, folder, progress=True)
     finish(solution, as_json)
 
@@ -134,12 +134,14 @@ def _refuse_code(base: dict[str, Any], flags: dict[str, Any], path: Path | None)
 
 
 @contextlib.contextmanager
-def _claimed(out: Path | None, config: Config) -> Iterator[Path]:
+def _claimed(out: Path | None, parts: Parts) -> Iterator[Path]:
     """A folder that is named, or runs/PROBLEM-OPTIMIZER-N with the first N that is free.
 
     It is made at once, since other commands may look for one; it does not stay if nothing is in it.
     """
-    stem = f"{config.problem.name.replace(':', '.')}-{config.optimizer['name']}"
+    config = parts.config
+    name = parts.problem.label if parts.problem.is_catalogued else config.problem.name
+    stem = f"{name.replace(':', '.')}-{config.optimizer['name']}"
     folders = (Path("runs") / f"{stem}-{number}" for number in itertools.count(1))
     if out is not None or not cluster.is_first():
         yield out or next(folders)

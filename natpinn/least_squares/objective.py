@@ -25,6 +25,7 @@ from ..parallel.devices import (
     spread,
 )
 from ..parallel.plan import Plan
+from ..programs import from_shapes
 from .blocks import RowBlock
 from .factoring import DenseLayer, LayerFactors, by_layer, factored
 from .linearization import Linearization
@@ -265,9 +266,10 @@ class LeastSquares(eqx.Module):
         return pad_points(points, padded), jnp.where(jnp.arange(padded) < n, scale, 0.0)
 
     def _rows_per_point(self, name: str, theta: Theta) -> int:
-        point = jax.tree.map(lambda leaf: leaf[0], self.points[name])
-        model = eqx.combine(theta, self.frozen)
-        return len(eqx.filter_eval_shape(self.conditions[name].rows, model, point))
+        points = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.points[name]
+        )
+        return from_shapes(_count_rows, self.conditions[name], theta, self.frozen, points)
 
     def _device(self) -> Any:
         return 0 if self.plan.mesh is None else jax.lax.axis_index(DEVICES)
@@ -280,6 +282,11 @@ def sample(conditions: OrderedDict[str, Condition], key: PRNGKeyArray) -> dict[s
         name: condition.sample(k)
         for (name, condition), k in zip(conditions.items(), keys, strict=True)
     }
+
+
+def _count_rows(condition: Condition, theta: Theta, frozen: PyTree, point: Points) -> int:
+    """The number of rows at one point."""
+    return len(eqx.filter_eval_shape(condition.rows, eqx.combine(theta, frozen), point))
 
 
 def _with_row_axis(function: Any) -> Any:

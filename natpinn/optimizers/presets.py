@@ -3,15 +3,12 @@
 Hyper-parameters are numbers, or functions of the step such as optax's schedules.
 """
 
-from typing import Any, Literal
-
 import optax
 
 from .. import schedule
 from ..errors import InputError
 from ..solvers.base import DampedSolver
 from ..solvers.dual import Dual
-from ..solvers.ladder import AdaptiveNystrom
 from ..solvers.nystrom import Nystrom
 from ..solvers.primal import Primal
 from ..solvers.sketch import Rank
@@ -174,6 +171,7 @@ def engd_w(
     damping: Number = 1e-6,
     learning_rate: Number | None = None,
     line_search: LineSearch | None = None,
+    solver: DampedSolver | None = None,
 ) -> NaturalGradient:
     """ENGD-W: the same steps through the kernel; a line search unless a rate is given.
 
@@ -182,12 +180,14 @@ def engd_w(
     - `damping`: λ, added to the N × N kernel.
     - `learning_rate`: a fixed step size, in place of a line search.
     - `line_search`: another line search than `Grid()`.
+    - `solver`: another solver than `Dual()`, as `AdaptiveNystrom()`.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
         natpinn.solve("poisson_2d", optimizer=natpinn.engd_w(damping=1e-8), steps=3)
     """
-    return NaturalGradient(Dual(), choose(learning_rate, line_search, default=Grid()), damping)
+    search = choose(learning_rate, line_search, default=Grid())
+    return NaturalGradient(solver or Dual(), search, damping)
 
 
 def spring(
@@ -196,6 +196,7 @@ def spring(
     learning_rate: Number | None = None,
     norm_cap: Number | None = DEFAULT_NORM_CAP,
     line_search: LineSearch | None = None,
+    solver: DampedSolver | None = None,
 ) -> NaturalGradient:
     """SPRING: momentum in the regulariser; a rate of 0.1 and a cap, or a line search instead.
 
@@ -207,6 +208,7 @@ def spring(
     - `learning_rate`: a fixed step size.
     - `norm_cap`: C, where a step is at most √C long; `None` for no limit.
     - `line_search`: a line search in place of the rate and the cap.
+    - `solver`: another solver than `Dual()`, as `AdaptiveNystrom()`.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
@@ -221,29 +223,29 @@ def spring(
             f"NaturalGradient(Dual(), line_search, damping, momentum, norm_cap) has both"
         )
     cap = norm_cap if line_search is None else None
-    return NaturalGradient(Dual(), search, damping, momentum, cap)
+    return NaturalGradient(solver or Dual(), search, damping, momentum, cap)
 
 
 def engd_w_nystrom(
     damping: Number = 1e-6,
     learning_rate: Number | None = None,
     line_search: LineSearch | None = None,
-    rank: Rank | Literal["auto"] = 0.1,
+    rank: Rank = 0.1,
     variant: str = "gpu",
 ) -> NaturalGradient:
     """ENGD-W with a sketch of the kernel; a line search unless a rate is given.
 
     **Arguments:** those of `engd_w`, and
 
-    - `rank`: the random vectors of the sketch, as a number, or a share of the rows below 1, or
-      `"auto"` for a rank that follows from training.
+    - `rank`: the random vectors of the sketch, as a number, or a share of the rows below 1. A rank
+      that follows from training is `engd_w(solver=AdaptiveNystrom())`.
     - `variant`: `"gpu"`, Cholesky factors only, or `"standard"`, with QR and SVD.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
         natpinn.solve("poisson_2d", optimizer=natpinn.engd_w_nystrom(rank=0.2), steps=3)
     """
-    return _sketched(engd_w(damping, learning_rate, line_search), rank, variant)
+    return engd_w(damping, learning_rate, line_search, Nystrom(rank, variant))
 
 
 def spring_nystrom(
@@ -252,7 +254,7 @@ def spring_nystrom(
     learning_rate: Number | None = None,
     norm_cap: Number | None = DEFAULT_NORM_CAP,
     line_search: LineSearch | None = None,
-    rank: Rank | Literal["auto"] = 0.1,
+    rank: Rank = 0.1,
     variant: str = "gpu",
 ) -> NaturalGradient:
     """SPRING with a sketch of the kernel; a rate of 0.1 and a cap, or a line search instead.
@@ -263,8 +265,8 @@ def spring_nystrom(
 
         natpinn.solve("poisson_2d", optimizer=natpinn.spring_nystrom(rank=50), steps=3)
     """
-    plain = spring(damping, momentum, learning_rate, norm_cap, line_search)
-    return _sketched(plain, rank, variant)
+    sketch = Nystrom(rank, variant)
+    return spring(damping, momentum, learning_rate, norm_cap, line_search, sketch)
 
 
 def auto(
@@ -304,9 +306,3 @@ def auto(
         calm,
         settle_from,
     )
-
-
-def _sketched(exact: NaturalGradient, rank: Any, variant: str) -> NaturalGradient:
-    """The same optimizer with a sketch in place of its solver."""
-    solver: DampedSolver = AdaptiveNystrom(variant) if rank == "auto" else Nystrom(rank, variant)
-    return NaturalGradient(solver, exact.line_search, exact.damping, exact.momentum, exact.norm_cap)

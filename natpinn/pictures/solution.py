@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,8 +74,13 @@ def _flat(points: np.ndarray) -> Float[Array, "n d"]:
 
 def _values(function: Any, points: np.ndarray) -> np.ndarray:
     """The function at an array of points, with one last axis for its values."""
-    values = np.asarray(jax.jit(jax.vmap(lambda x: jnp.atleast_1d(function(x))))(_flat(points)))
+    values = np.asarray(_at_points(function, _flat(points)))
     return values.reshape(*points.shape[:-1], -1)
+
+
+@eqx.filter_jit  # one program for all models of a kind
+def _at_points(function: Any, points: Float[Array, "n d"]) -> Float[Array, "n m"]:
+    return jax.vmap(lambda x: jnp.atleast_1d(function(x)))(points)
 
 
 def _curve(axis: Any, x: np.ndarray, values: np.ndarray, title: str) -> None:

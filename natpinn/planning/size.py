@@ -1,5 +1,6 @@
 """What a step is made of: rows, parameters, bytes and operations, from shapes alone."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
+from ..domains.base import Points
+from ..equations.condition import Condition
 from ..least_squares.blocks import FLOAT, RowBlock
 from ..least_squares.cost import Counted, PairCost, pair_costs
 from ..least_squares.factoring import dense_layers
@@ -17,7 +21,7 @@ from ..models.theta import Theta, parameter_count
 from ..optimizers.base import Optimizer
 from ..parallel.devices import point_count
 from ..parallel.plan import Plan
-from ..programs import inner_programs
+from ..programs import from_shapes, inner_programs
 
 VECTORS = 8  # copies of the parameters that a step has beside its state
 
@@ -138,34 +142,66 @@ def _condition_size(
     objective: LeastSquares, theta: Theta, name: str, demand: Demand
 ) -> ConditionSize:
     points = objective.points[name]
+    at_one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), points)
+    condition, frozen = objective.conditions[name], objective.frozen
+    with_layers = demand is Demand.LAYERS
+    size = from_shapes(_size_of_condition, condition, frozen, theta, at_one, with_layers)
+    return replace(size, points=point_count(points))
 
-    def some(n: int) -> tuple[Any, Any]:
-        here = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((n, *leaf.shape[1:]), leaf.dtype), points
-        )
-        return here, jax.ShapeDtypeStruct((n,), np.float64)
 
-    def linearize(theta: Theta, points: Any, scale: Any) -> Any:
-        return objective.linearize_points(name, theta, points, scale)
+def _size_of_condition(
+    condition: Condition, frozen: PyTree, theta: Theta, point: Points, with_layers: bool
+) -> ConditionSize:
+    """What one point of a condition adds to a step."""
+    name = "condition"
+    known = (condition, frozen, theta)
 
-    def forward(theta: Theta, points: Any, _: Any) -> Any:
-        model = eqx.combine(theta, objective.frozen)
-        return jax.vmap(lambda x: objective.conditions[name].rows(model, x))(points)
+    def linearize(known: Any, points: Points, scale: Float[Array, " n"]) -> Any:
+        return _alone(name, known, points).linearize_points(name, known[2], points, scale)
 
-    one, two = (jax.make_jaxpr(linearize)(theta, *some(n)).jaxpr for n in (1, 2))
-    residual, blocks = jax.eval_shape(linearize, theta, *some(1))
-    layers = dense_layers(theta) if demand is Demand.LAYERS else []
-    ahead = [jax.make_jaxpr(forward)(theta, *some(n)).jaxpr for n in (1, 2)]
+    def forward(known: Any, points: Points, scale: Float[Array, " n"]) -> Array:
+        condition, frozen, theta = known
+        model = eqx.combine(theta, frozen)
+        return jax.vmap(lambda x: condition.rows(model, x))(points)
+
+    def layer_factors(known: Any, points: Points, scale: Float[Array, " n"]) -> Any:
+        _, _, theta = known
+        layers = dense_layers(theta)
+        return _alone(name, known, points).layer_factors(name, theta, layers, points, scale)
+
+    def programs(function: Any) -> tuple[Any, Any, Any]:
+        """At one point and at two, and the shapes of the results at one."""
+        one, *shapes = eqx.filter_make_jaxpr(function)(known, *_some(1, point))
+        two, *_ = eqx.filter_make_jaxpr(function)(known, *_some(2, point))
+        return one.jaxpr, two.jaxpr, eqx.combine(*shapes)
+
+    one, two, (residual, blocks) = programs(linearize)
+    ahead_one, ahead_two, _ = programs(forward)
+    layer_bytes = 0
+    if with_layers and dense_layers(theta):
+        layer_bytes = _bytes_of(eqx.filter_eval_shape(layer_factors, known, *_some(1, point)))
     return ConditionSize(
-        points=point_count(points),
+        points=1,
         rows=len(residual),
         blocks=blocks,
         block_bytes=_bytes_of(blocks),
         linearize_bytes=_live_bytes(two) - _live_bytes(one),
-        forward_bytes=_live_bytes(ahead[1]) - _live_bytes(ahead[0]),
+        forward_bytes=_live_bytes(ahead_two) - _live_bytes(ahead_one),
         linearize_flops=_flops(one),
-        layer_bytes=_bytes_of(objective.layer_shapes(name, theta, layers)) if layers else 0,
+        layer_bytes=layer_bytes,
     )
+
+
+def _alone(name: str, known: tuple[Condition, PyTree, Theta], points: Points) -> LeastSquares:
+    """The problem of one condition."""
+    condition, frozen, _ = known
+    return LeastSquares(OrderedDict({name: condition}), {name: points}, frozen)
+
+
+def _some(count: int, point: Points) -> tuple[Points, jax.ShapeDtypeStruct]:
+    """So many points and their scales, as shapes."""
+    points = jax.tree.map(lambda p: jax.ShapeDtypeStruct((count, *p.shape), p.dtype), point)
+    return points, jax.ShapeDtypeStruct((count,), np.float64)
 
 
 def _flops(jaxpr: Any) -> int:

@@ -24,7 +24,7 @@ class Evaluation(eqx.Module):
     @property
     def criterion(self) -> str:
         """The name of the number that says how good a model is."""
-        return "validation_loss" if self.reference is None else "l2_error"
+        return "validation_loss" if self.reference is None else "l2"
 
     def __call__(self, theta: Theta) -> dict[str, Float[Array, ""]]:
         if self.reference is None:
@@ -33,8 +33,8 @@ class Evaluation(eqx.Module):
         values = map_points(model, self.points, self.objective.plan)
         error = root_mean_square(values - self.reference)
         return {
-            "l2_error": error,
-            "relative_l2_error": error / root_mean_square(self.reference),
+            "l2": error,
+            "relative_l2": error / root_mean_square(self.reference),
         }
 
 

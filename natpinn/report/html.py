@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..runs.records import PICTURE, replace_text
+from ..runs.files import replace_text
+from ..runs.records import PICTURE
 from .runs import ERRORS, Curve, Run, by_problem
 
 DIGITS = 5  # of the numbers in curves

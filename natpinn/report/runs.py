@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..problems.names import label
 from ..runs.names import OPTIMIZERS
 from ..runs.records import CONFIG, SUMMARY, command, read_config, read_history, read_summary
 from ..runs.settings import flatten
+from ..training.record import RENAMED
 
 ERRORS = (1e-3, 1e-4, 1e-5, 1e-6)  # of which the first time is told
-COLUMNS = ("run", "step", "seconds", "loss", "l2_error")  # of a file of published curves
+COLUMNS = ("run", "step", "seconds", "loss", "l2")  # of a file of published curves
 STATUSES = ("finished", "interrupted", "diverged", "unfinished")
 NOT_OF_METHODS = ("seed", "train.", "compute.", "checkpoint.", "track.", "format")
 
@@ -153,7 +155,7 @@ def _settings_of(run: Run) -> str:
 
 
 def read_published(path: Path) -> list[Curve]:
-    """Curves from a CSV file with columns run, step, seconds, loss, l2_error.
+    """Curves from a CSV file with columns run, step, seconds, loss, l2 (or l2_error).
 
     A run's name is PROBLEM/METHOD/….
     """
@@ -161,7 +163,8 @@ def read_published(path: Path) -> list[Curve]:
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
-            if not set(COLUMNS) <= set(reader.fieldnames or ()):
+            reader.fieldnames = [RENAMED.get(n, n) for n in reader.fieldnames or ()]
+            if not set(COLUMNS) <= set(reader.fieldnames):
                 raise InputError(f"{path} needs the columns {', '.join(COLUMNS)}")
             for row in reader:
                 problem, _, name = row["run"].partition("/")
@@ -207,9 +210,10 @@ def _read(folder: Path, name: str) -> Run:
     summary: dict[str, Any] = {}
     if (folder / SUMMARY).exists():
         summary = read_summary(folder)
-    has_l2 = "l2_error" in history[0]
-    error = "l2_error" if has_l2 else "validation_loss"
-    problem = _problem_name(config)
+    has_l2 = "l2" in history[0]
+    error = "l2" if has_l2 else "validation_loss"
+    name_of_problem = str(config.get("problem.name", "unknown problem"))
+    problem = label(name_of_problem, config.get("problem.dimension"))
     status = str(summary.get("status", "unfinished"))
     curve = Curve(
         problem,
@@ -234,13 +238,6 @@ def _read(folder: Path, name: str) -> Run:
         raise InputError(f"its records have no {error} or no seconds")
     _ = found.points, found.seed  # fail here if they are no numbers
     return found
-
-
-def _problem_name(config: Mapping[str, Any]) -> str:
-    """heat_10d for the problem heat_4d in ten dimensions: runs of both are not compared."""
-    name = str(config.get("problem.name", "unknown problem"))
-    dimension = config.get("problem.dimension", "none")
-    return name if dimension == "none" else re.sub(r"_\d+d(?=_|$)", f"_{dimension}d", name, count=1)
 
 
 def _column(history: Sequence[Mapping[str, float]], key: str) -> list[float]:

@@ -10,18 +10,33 @@ import shutil
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from ..errors import InputError, NatpinnWarning
 from ..parallel.devices import on_this_process
+from ..parallel.plan import Plan
+from ..training.snapshot import Snapshot
 
 CONTENT = "npz"  # the name of the one array that holds the others
 KEPT = 2  # checkpoints of a run
 TEMPORARY = ".orbax-checkpoint-tmp"  # what is being written, or was when a process died
+
+
+class Checkpoint(NamedTuple):
+    """All that a run needs to go on."""
+
+    snapshot: Snapshot
+    plan: dict[str, np.ndarray]  # packed
+    constants: PyTree  # of the model
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, plan: Plan, constants: PyTree) -> "Checkpoint":
+        return cls(snapshot, plan.packed(), constants)
 
 
 class DamagedError(InputError):

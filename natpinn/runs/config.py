@@ -1,24 +1,33 @@
-"""A configuration: frozen dataclasses that spell out everything needed to run again."""
+"""A configuration: frozen dataclasses that spell out everything needed to run again.
+
+It is the one truth about a run: what is recorded, and what the run is assembled from. Each part
+checks itself where it is made.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import cattrs
-import optax
 from jaxtyping import PRNGKeyArray
 
 from .. import memory
-from ..errors import InputError, unknown
+from ..checks import check_flag, whole
+from ..errors import InputError
 from ..memory import parse_bytes
+from ..models.mlp import check_widths
 from ..optimizers.base import Optimizer
 from ..problems.problem import Problem
+from ..training.limits import Limits
 from ..training.spectrum import Tracking
-from .names import ACTIVATIONS, LINE_SEARCHES, OPTIMIZERS, SAMPLERS, chosen
+from .names import ACTIVATIONS, SAMPLERS, build_optimizer, chosen
 from .own_code import lookup_problem, make_model
+from .trackers import check_trackers
 
+MLP_NAME = "mlp"
+MOST_SEEDS = 2**63
 _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
 
 
@@ -26,15 +35,29 @@ _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true o
 class ProblemConfig:
     name: str  # of the catalogue, or module:attribute
     dimension: int | None = None  # of the space of a problem of the catalogue
-    own: bool = False  # passed as an object, whatever its name
+    own: bool = False  # passed as an object, which its name does not find again
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    name: str  # mlp, or module:attribute of a function key -> model
-    widths: tuple[int, ...]
-    activation: str
-    scaled: bool  # inputs mapped to [−1, 1] from the box around all conditions
+    """The rest is for natpinn's own network, and none for any other."""
+
+    name: str  # mlp, module:attribute of a function key -> model, or the class of an object
+    widths: tuple[int, ...] | None = None
+    activation: str | None = None
+    scaled: bool | None = None  # inputs mapped to [−1, 1] from the box around all conditions
+
+    def __post_init__(self):
+        given = [f.name for f in fields(self)[1:] if getattr(self, f.name) is not None]
+        if self.name != MLP_NAME and given:
+            raise InputError(
+                f"model.{given[0]} is for natpinn's own network, and model.name is {self.name!r}: "
+                f"leave one of them out"
+            )
+        if self.name == MLP_NAME:
+            check_widths(() if self.widths is None else self.widths)
+            chosen("activation", self.activation, ACTIVATIONS)
+            check_flag(self.scaled, "model.scaled")
 
 
 @dataclass(frozen=True)
@@ -43,17 +66,35 @@ class SamplingConfig:
     held: bool  # the same points at every step
     steps_per_batch: int  # before points are drawn anew
 
+    def __post_init__(self):
+        if self.points is not None:
+            chosen("sampler", self.points, SAMPLERS)
+        whole(self.steps_per_batch, "sampling.steps_per_batch")
+
 
 @dataclass(frozen=True)
 class EvaluationConfig:
     points: int | None  # none: as the problem says
 
+    def __post_init__(self):
+        if self.points is not None:
+            whole(self.points, "evaluation.points")
+
 
 @dataclass(frozen=True)
 class TrainConfig:
     steps: int | None
-    budget: float | None
-    stop_at: float | None
+    budget: float | None  # seconds of training
+    stop_at: float | None  # an error
+
+    def __post_init__(self):
+        _ = self.limits
+        if self.stop_at is not None and not self.stop_at > 0:
+            raise InputError(f"stop_at must be a positive error, got {self.stop_at}")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.steps, self.budget)
 
 
 @dataclass(frozen=True)
@@ -61,10 +102,27 @@ class ComputeConfig:
     devices: int | str  # how many, or "all"
     memory_limit: str | None  # of each device, as in 8GB; none: what is free
 
+    def __post_init__(self):
+        _ = self.bytes
+        is_count = isinstance(self.devices, int) and not isinstance(self.devices, bool)
+        if self.devices != "all" and not (is_count and int(self.devices) >= 1):
+            raise InputError(
+                f'compute.devices is a number of devices or "all", got {self.devices!r}'
+            )
+
+    @property
+    def bytes(self) -> int | None:
+        """The memory limit."""
+        return None if self.memory_limit is None else parse_bytes(self.memory_limit)
+
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     every_seconds: float | None  # none: only at the end
+
+    def __post_init__(self):
+        if self.every_seconds is not None and not self.every_seconds > 0:
+            raise InputError(f"checkpoint.every_seconds must be positive, got {self.every_seconds}")
 
 
 @dataclass(frozen=True)
@@ -72,6 +130,15 @@ class TrackConfig:
     quantities: tuple[str, ...]  # such as effective_dimension
     every: int  # evaluations
     trackers: tuple[str, ...]  # that get the records too: wandb, tensorboard
+
+    def __post_init__(self):
+        Tracking(self.quantities, self.every)
+        check_trackers(self.trackers)
+
+    @property
+    def tracking(self) -> Tracking | None:
+        """What of the kernel is recorded during training."""
+        return Tracking(self.quantities, self.every) if self.quantities else None
 
 
 @dataclass(frozen=True)
@@ -81,7 +148,7 @@ class Config:
     format: int
     seed: int
     problem: ProblemConfig
-    optimizer: dict[str, Any]
+    optimizer: dict[str, Any]  # its name and settings, or the description of an object
     points: dict[str, int | None]  # none: as many as are proposed for the model
     model: ModelConfig
     sampling: SamplingConfig
@@ -91,9 +158,36 @@ class Config:
     checkpoint: CheckpointConfig
     track: TrackConfig
 
+    def __post_init__(self):
+        if not 0 <= self.seed < MOST_SEEDS:
+            raise InputError(
+                f"seed must be a whole number from 0 and below 2**63, got {self.seed!r}"
+            )
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Config":
+        """From settings with dotted keys, all of them, where "none" stands for None."""
+        nested: dict[str, Any] = {}
+        for key, value in settings.items():
+            *tables, last = key.split(".")
+            table = nested
+            for part in tables:
+                table = table.setdefault(part, {})
+            table[last] = None if value == "none" else value
+        try:
+            return _converter().structure(nested, cls)
+        except cattrs.BaseValidationError as error:
+            if (own := _first(error, InputError)) is not None:
+                raise own from error
+            reasons = cattrs.transform_error(error, format_exception=lambda e, _: _reason(e))
+            raise InputError("; ".join(reasons).replace(" @ $.", ", in ")) from error
+
     def as_dict(self) -> dict[str, Any]:
         """For a TOML file, which cannot hold None: it is written "none"."""
-        return _spell_none(cattrs.unstructure(self))
+        table = cattrs.unstructure(self)
+        if self.model.name != MLP_NAME:
+            table["model"] = {"name": self.model.name}
+        return _spell_none(table)
 
     def build_problem(self) -> Problem:
         return self.apply_sizes(lookup_problem(self.problem.name, self.problem.dimension))
@@ -101,7 +195,7 @@ class Config:
     def apply_sizes(self, problem: Problem) -> Problem:
         """A problem with the configured points and samplers."""
         if self.sampling.points is not None:
-            problem = problem.with_sampler(chosen("sampler", self.sampling.points, SAMPLERS)())
+            problem = problem.with_sampler(SAMPLERS[self.sampling.points]())
         if self.sampling.held:
             problem = problem.with_held_points(self.seed)
         problem = problem.with_points(self.points)
@@ -110,77 +204,28 @@ class Config:
         return problem
 
     def build_model(self, problem: Problem, key: PRNGKeyArray) -> Any:
-        activation = chosen("activation", self.model.activation, ACTIVATIONS)
-        if self.model.name == "mlp":
-            sizes = (problem.domain.dimension, *self.model.widths, 1)
-            count = sum(a * b for a, b in pairwise(sizes))
-            remedy = "set smaller model.widths"
-            memory.require(8 * count, f"a model of {count:,} parameters", remedy)
-            return problem.default_model(key, self.model.widths, activation, self.model.scaled)
-        return make_model(self.model.name, key)
-
-    @property
-    def tracking(self) -> Tracking | None:
-        """What of the kernel is recorded during training."""
-        track = Tracking(self.track.quantities, self.track.every)
-        return track if track.names else None
-
-    @property
-    def memory_limit(self) -> int | None:
-        """In bytes."""
-        text = self.compute.memory_limit
-        return None if text is None else parse_bytes(text)
+        """A model as it is configured, which anything callable may be."""
+        model = self.model
+        if model.name != MLP_NAME:
+            return make_model(model.name, key)
+        assert model.widths is not None
+        assert model.activation is not None
+        sizes = (problem.domain.dimension, *model.widths, 1)
+        count = sum(a * b for a, b in pairwise(sizes))
+        memory.require(8 * count, f"a model of {count:,} parameters", "set smaller model.widths")
+        return problem.default_model(key, model.widths, ACTIVATIONS[model.activation], model.scaled)
 
     def build_optimizer(self) -> Optimizer:
-        arguments = {k: _argument(k, v) for k, v in self.optimizer.items() if k != "name"}
-        return OPTIMIZERS[self.optimizer["name"]](**arguments)
+        return build_optimizer(self.optimizer)
 
 
-def _argument(key: str, value: Any) -> Any:
-    """What a setting stands for: a number, nothing, a line search or an optax schedule."""
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        return _schedule(key, value)
-    if key == "line_search":
-        return chosen("line search", value, LINE_SEARCHES)()
-    return value
-
-
-def _schedule(key: str, table: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """An optax schedule from `{schedule = "cosine_decay_schedule", init_value = 0.1, …}`."""
-    name = table.get("schedule")
-    known = [n for n in dir(optax.schedules) if n.endswith(("_schedule", "_decay"))]
-    if name not in known:
-        raise unknown(f"schedule for optimizer.{key}", str(name), known)
-    arguments = {k: _with_whole_keys(v) for k, v in table.items() if k != "schedule"}
-    try:
-        return getattr(optax.schedules, name)(**arguments)
-    except Exception as error:
-        raise InputError(f"optimizer.{key}: {name} cannot be built: {error}") from error
-
-
-def _with_whole_keys(value: Any) -> Any:
-    """TOML keys are strings, and a schedule by steps wants numbers."""
-    if isinstance(value, Mapping):
-        return {int(k) if str(k).isdigit() else k: v for k, v in value.items()}
-    return value
-
-
-def structure(settings: dict[str, Any]) -> Config:
-    nested: dict[str, Any] = {}
-    for key, value in settings.items():
-        *tables, last = key.split(".")
-        table = nested
-        for part in tables:
-            table = table.setdefault(part, {})
-        table[last] = None if value == "none" else value
-    try:
-        config = _converter().structure(nested, Config)
-    except cattrs.BaseValidationError as error:
-        reasons = cattrs.transform_error(error, format_exception=lambda e, _: _reason(e))
-        raise InputError("; ".join(reasons).replace(" @ $.", ", in ")) from error
-    return config
+def _first(group: BaseException, kind: type[InputError]) -> InputError | None:
+    """The first error of a kind inside a group of errors."""
+    if isinstance(group, kind):
+        return group
+    if isinstance(group, BaseExceptionGroup):
+        return next((e for e in (_first(x, kind) for x in group.exceptions) if e), None)
+    return None
 
 
 def _reason(error: BaseException) -> str:
@@ -207,14 +252,8 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(float, strict(int, float))
     converter.register_structure_hook(str, strict(str))
     converter.register_structure_hook(bool, strict(bool))
-    converter.register_structure_hook(int | str, lambda value, _: _devices(value))
+    converter.register_structure_hook(int | str, lambda value, _: value)  # checks itself
     return converter
-
-
-def _devices(value: Any) -> int | str:
-    if value != "all" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise TypeError(f'{value!r} is not a number of devices or "all"')
-    return value
 
 
 def _spell_none(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from ..training.loop import Progress as RunProgress
+from ..training.progress import Progress as RunProgress
 
 SECONDS_BETWEEN_LINES = 1.0
 
@@ -57,7 +57,7 @@ class Display:
 def describe(progress: RunProgress) -> str:
     """One line: where a run stands."""
     parts = [f"step {progress.step:,}", f"loss {progress.metrics['loss']:.2e}"]
-    names = {"relative_l2_error": "relative L2 error", "validation_loss": "validation loss"}
+    names = {"relative_l2": "relative L2 error", "validation_loss": "validation loss"}
     parts += [f"{names[k]} {v:.2e}" for k, v in progress.metrics.items() if k in names]
     if progress.metrics.get("rejected_steps"):
         parts.append(f"{progress.metrics['rejected_steps']:,} rejected")

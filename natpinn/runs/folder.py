@@ -7,24 +7,44 @@ import os
 import shlex
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from jaxtyping import PyTree
 
 from ..errors import InputError, NatpinnWarning
-from .checkpoint import Checkpoints
-from .records import (
-    CHECKPOINT,
-    CONFIG,
-    METRICS,
-    PARTIAL,
-    SUMMARY,
-    read_summary,
-    record_line,
-    replace_text,
-)
+from .checkpoint import Checkpoint, Checkpoints
+from .checkpoint import write as write_arrays
+from .files import PARTIAL, as_json, replace_text
+from .records import BEST, CHECKPOINT, CONFIG, METRICS, PICTURE, SUMMARY, read_summary
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run folder holds beside its settings and metrics."""
+
+    summary: Mapping[str, Any]
+    parameters: PyTree  # the best ones, and the constants of the model
+    checkpoint: Checkpoint | None
+    draw: Callable[[Path], Any] | None  # makes the picture
+
+    def write(self, path: Path) -> None:
+        """Into a folder; the summary comes last but for the picture, and says that it is whole."""
+        if self.checkpoint is not None:
+            checkpoints = Checkpoints(path / CHECKPOINT)
+            checkpoints.start(int(self.checkpoint.snapshot.state.step), self.checkpoint)
+            checkpoints.finish()
+        write_arrays(path / BEST, self.parameters)
+        replace_text(path / SUMMARY, as_json(self.summary, indent=2))
+        if self.draw is not None:
+            try:
+                self.draw(path / PICTURE)
+            except Exception as error:  # a picture is no reason to fail a run
+                reason = str(error).split("\n")[0]
+                warnings.warn(f"no picture was drawn: {reason}", NatpinnWarning, stacklevel=2)
 
 
 class RunFolder:
@@ -48,10 +68,10 @@ class RunFolder:
             with self._closed_on_error():
                 check_free(path, is_mine=True)
 
-    def begin(self, config: dict[str, Any], history: Sequence[dict[str, float]] = ()) -> None:
+    def begin(self, config: dict[str, Any], history: Sequence[Mapping[str, float]] = ()) -> None:
         """Write the settings, and the records of a run that goes on."""
         self._config = config
-        self._lines = [record_line(record) for record in history]
+        self._lines = [as_json(record) for record in history]
         with self._closed_on_error():
             try:
                 self._write_texts(self.path)
@@ -59,18 +79,20 @@ class RunFolder:
             except OSError as error:
                 raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
 
-    def append(self, record: dict[str, float]) -> None:
+    def append(self, record: Mapping[str, float]) -> None:
         """One evaluation."""
-        self._lines.append(record_line(record))
+        self._lines.append(as_json(record))
         self._attempt("metrics", self._write_lines)
 
-    def checkpoint(self, step: int, tree: Any) -> None:
+    def checkpoint(self, step: int, checkpoint: Checkpoint) -> None:
         """Write a checkpoint in the background; whether that works is known the next time."""
         was_writing = self._checkpoints.is_writing
         self._attempt("checkpoints", self._checkpoints.finish, is_proof=was_writing)
-        self._attempt("checkpoints", lambda: self._checkpoints.start(step, tree), is_proof=False)
+        self._attempt(
+            "checkpoints", lambda: self._checkpoints.start(step, checkpoint), is_proof=False
+        )
 
-    def finish(self, write_results: Callable[[Path], None]) -> Path | None:
+    def finish(self, results: Results) -> Path | None:
         """Write all that is left, into another folder if this one has become useless.
 
         None: there is no room anywhere, and the result is in memory only.
@@ -79,19 +101,19 @@ class RunFolder:
         try:
             self._secure()
             self._write_texts(self.path)
-            write_results(self.path)
+            results.write(self.path)
             return self.path
         except OSError as error:
-            return self._rescue(error, write_results)
+            return self._rescue(error, results)
         finally:
             self.close()
 
-    def _rescue(self, reason: OSError, write_results: Callable[[Path], None]) -> Path | None:
+    def _rescue(self, reason: OSError, results: Results) -> Path | None:
         failure = f"cannot write to {self.path}: {reason.strerror}"
         try:
             rescue = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-"))
             self._write_texts(rescue)
-            write_results(rescue)
+            results.write(rescue)
         except OSError as error:
             where = tempfile.gettempdir()
             _warn(f"{failure}, nor to {where}: {error.strerror}; the result is in memory only")

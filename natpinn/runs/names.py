@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from ..domains.sampling import Sobol, Uniform
-from ..errors import unknown
+from ..errors import InputError, unknown
 from ..optimizers.base import Optimizer
 from ..optimizers.kfac_update import Quadratic
 from ..optimizers.line_search import Armijo, Fixed, Grid
@@ -26,6 +27,7 @@ from ..optimizers.presets import (
     spring,
     spring_nystrom,
 )
+from ..solvers.ladder import AdaptiveNystrom
 
 DEFAULT_OPTIMIZER = "auto"
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
@@ -52,6 +54,24 @@ ACTIVATIONS = {
     "softplus": jax.nn.softplus,
 }
 
+SCHEDULES = [name for name in dir(optax.schedules) if name.endswith(("_schedule", "_decay"))]
+NYSTROM = "_nystrom"  # ends the name of a method with a sketch in place of its solver
+ADAPTIVE = "auto"  # the rank of a sketch that follows from training
+OBJECTS = ("solver",)  # arguments that have no spelling as a setting
+
+
+def build_optimizer(settings: Mapping[str, Any]) -> Optimizer:
+    """An optimizer from its name and its settings."""
+    name = settings["name"]
+    if name not in OPTIMIZERS:
+        raise unknown("optimizer", str(name), OPTIMIZERS)
+    arguments = {k: _argument(k, v) for k, v in settings.items() if k != "name"}
+    if arguments.get("rank") != ADAPTIVE:
+        return OPTIMIZERS[name](**arguments)
+    del arguments["rank"]
+    solver = AdaptiveNystrom(arguments.pop("variant"))
+    return OPTIMIZERS[name.removesuffix(NYSTROM)](**arguments, solver=solver)
+
 
 @cache
 def optimizer_defaults(name: str) -> dict[str, Any]:
@@ -60,12 +80,20 @@ def optimizer_defaults(name: str) -> dict[str, Any]:
         raise unknown("optimizer", name, OPTIMIZERS)
     build = OPTIMIZERS[name]
     parameters = inspect.signature(build).parameters
-    defaults = {f"optimizer.{key}": _plain(p.default) for key, p in parameters.items()}
+    settings = {k: p for k, p in parameters.items() if k not in OBJECTS}
+    defaults = {f"optimizer.{key}": _plain(p.default) for key, p in settings.items()}
     if "line_search" in parameters:
         built = build()
         rule = getattr(built, "rule", None)  # of K-FAC's updates
         defaults["optimizer.line_search"] = _plain(getattr(built, "line_search", rule))
     return defaults
+
+
+def chosen(key: str, name: Any, table: Mapping[str, Any]) -> Any:
+    """What a name of a table stands for."""
+    if not isinstance(name, str) or name not in table:
+        raise unknown(key, str(name), table)
+    return table[name]
 
 
 def _plain(default: Any) -> Any:
@@ -76,7 +104,31 @@ def _plain(default: Any) -> Any:
     return names[0] if names else default
 
 
-def chosen(key: str, name: str, table: Mapping[str, Any]) -> Any:
-    if not isinstance(name, str) or name not in table:
-        raise unknown(key, str(name), table)
-    return table[name]
+def _argument(key: str, value: Any) -> Any:
+    """What a setting stands for: a number, nothing, a line search or an optax schedule."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return _schedule(key, value)
+    if key == "line_search":
+        return chosen("line search", value, LINE_SEARCHES)()
+    return value
+
+
+def _schedule(key: str, table: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """An optax schedule from `{schedule = "cosine_decay_schedule", init_value = 0.1, …}`."""
+    name = table.get("schedule")
+    if name not in SCHEDULES:
+        raise unknown(f"schedule for optimizer.{key}", str(name), SCHEDULES)
+    arguments = {k: _with_whole_keys(v) for k, v in table.items() if k != "schedule"}
+    try:
+        return getattr(optax.schedules, name)(**arguments)
+    except Exception as error:
+        raise InputError(f"optimizer.{key}: {name} cannot be built: {error}") from error
+
+
+def _with_whole_keys(value: Any) -> Any:
+    """TOML keys are strings, and a schedule by steps wants numbers."""
+    if isinstance(value, Mapping):
+        return {int(k) if str(k).isdigit() else k: v for k, v in value.items()}
+    return value

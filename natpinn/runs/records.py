@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..training.record import RENAMED, Record
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 BEST, CHECKPOINT, PICTURE = "best", "checkpoint", "solution.png"
-PARTIAL = ".part"  # a file that is being written, or was when a process died
 
 
 def command(config: Path | str, settings: Mapping[str, Any]) -> str:
@@ -24,13 +23,14 @@ def command(config: Path | str, settings: Mapping[str, Any]) -> str:
 
 
 def read_config(path: Path) -> dict[str, Any]:
+    """The tables of a configuration."""
     try:
         return tomllib.loads(_read(path / CONFIG))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path / CONFIG} is not valid TOML: {error}") from error
 
 
-def read_history(path: Path) -> list[dict[str, float]]:
+def read_history(path: Path) -> list[Record]:
     """The records of a run; a last line that was not written to its end does not count."""
     records = []
     lines = _read(path / METRICS).splitlines(keepends=True)
@@ -43,32 +43,23 @@ def read_history(path: Path) -> list[dict[str, float]]:
             if number == len(lines) and not line.endswith("\n"):
                 break
             raise InputError(f"line {number} of {path / METRICS} cannot be read") from error
-        records.append({k: math.nan if v is None else v for k, v in record.items()})
+        records.append(_renamed({k: math.nan if v is None else v for k, v in record.items()}))
     return records
 
 
-def read_summary(path: Path) -> dict[str, Any]:
+def read_summary(path: Path) -> Record:
+    """What a run came to."""
     try:
         summary = json.loads(_read(path / SUMMARY))
         assert isinstance(summary, dict)
     except (ValueError, AssertionError) as error:
         raise InputError(f"{path / SUMMARY} cannot be read: {error}") from error
-    return summary
+    return _renamed(summary)
 
 
-def write_summary(path: Path, summary: dict[str, Any]) -> None:
-    replace_text(path / SUMMARY, summary_text(summary))
-
-
-def summary_text(summary: dict[str, Any]) -> str:
-    return json.dumps(_finite(summary), indent=2, ensure_ascii=False) + "\n"
-
-
-def replace_text(path: Path, text: str) -> None:
-    """A file that has its old or its new text, whatever happens."""
-    partial = path.with_name(path.name + PARTIAL)
-    partial.write_text(text)
-    os.replace(partial, path)
+def _renamed(values: Mapping[str, Any]) -> Record:
+    """The same under the names of today."""
+    return Record({RENAMED.get(name, name): value for name, value in values.items()})
 
 
 def _read(path: Path) -> str:
@@ -80,14 +71,3 @@ def _read(path: Path) -> str:
         raise InputError(
             f"{path.parent} is not a run folder: {path.name} cannot be read"
         ) from error
-
-
-def record_line(record: dict[str, float]) -> str:
-    return json.dumps(_finite(record)) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

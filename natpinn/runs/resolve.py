@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses ↔ TOML ↔ `--set key=value`, and the only tables of names.
+"""From settings with dotted keys to a whole configuration.
 
 Every setting has a dotted key. A configuration is resolved from the problem's own sizes, the preset
 for that problem and optimizer, and what the user says, in this order; what results spells out
@@ -10,19 +10,16 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from ..checks import at_least_one
 from ..errors import InputError, unknown
 from ..optimizers.presets import DEFAULT_LEARNING_RATE
 from ..problems import catalogue as problems
 from ..problems.problem import Problem
-from ..training.limits import Limits
-from .config import Config, structure
-from .names import DEFAULT_OPTIMIZER, FULL_STEPS, optimizer_defaults
+from .config import MLP_NAME, Config
+from .names import DEFAULT_OPTIMIZER, FULL_STEPS, NYSTROM, optimizer_defaults
 from .own_code import lookup_problem
 from .settings import flatten
-from .trackers import check_trackers
 
-FORMAT = 5
+FORMAT = 6
 OLDEST_FORMAT = 5  # that can still be read; the ones before were never released
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0
@@ -49,41 +46,18 @@ def resolve(settings: Mapping[str, Any], problem: Problem | None = None) -> Conf
         problem = lookup_problem(name, settings.get("problem.dimension"))
     optimizer = str(settings.get("optimizer.name", DEFAULT_OPTIMIZER))
     defaults = _problem_defaults(name, problem) | _optimizer_settings(name, optimizer, settings)
+    if settings.get("model.name", MLP_NAME) != MLP_NAME:  # these are for natpinn's own network
+        defaults |= dict.fromkeys(OF_MLP, "none")
     for key in settings:
         if key not in defaults:
             raise unknown("setting", key, defaults)
     check_format(settings)
-    of_mlp = [key for key in OF_MLP if key in settings]
-    if settings.get("model.name", "mlp") != "mlp" and of_mlp:
-        raise InputError(
-            f"{of_mlp[0]} is for natpinn's own network, and model.name is "
-            f"{settings['model.name']!r}: leave one of them out"
-        )
     merged = {**defaults, **settings, "format": FORMAT}
     for key in ("track.quantities", "track.trackers"):
         merged[key] = [merged[key]] if isinstance(merged[key], str) else merged[key]
     if merged["train.steps"] == merged["train.budget"] == "none":
         merged["train.budget"] = DEFAULT_BUDGET
-    config = structure(merged)
-    Limits(config.train.steps, config.train.budget)  # fails here if there are none
-    stop_at = config.train.stop_at
-    if stop_at is not None and not stop_at > 0:
-        raise InputError(f"stop_at must be a positive error, got {stop_at}")
-    _ = config.memory_limit, config.tracking  # fails here if they cannot be
-    check_trackers(config.track.trackers)
-    at_least_one("sampling.steps_per_batch", config.sampling.steps_per_batch)
-    every = config.checkpoint.every_seconds
-    if every is not None and not every > 0:
-        raise InputError(f"checkpoint.every_seconds must be positive, got {every}")
-    seed_of({"seed": config.seed})
-    return config
-
-
-def seed_of(settings: Mapping[str, Any]) -> int:
-    seed = settings.get("seed", 0)
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise InputError(f"seed must be a whole number from 0 and below 2**63, got {seed!r}")
-    return seed
+    return Config.of(merged)
 
 
 def _optimizer_settings(
@@ -118,9 +92,9 @@ def preset(problem: str, optimizer: str, line_search: str) -> dict[str, Any]:
 
     With a sketch an optimizer starts from the settings that are best without.
     """
-    table = tomllib.loads((files("natpinn") / "presets.toml").read_text())
+    table = tomllib.loads((files("natpinn.runs") / "presets.toml").read_text())
     step_rule = "fixed" if line_search == "none" else line_search
-    exact = optimizer.removesuffix("_nystrom")
+    exact = optimizer.removesuffix(NYSTROM)
     return flatten(table.get(problem, {}).get(exact, {}).get(step_rule, {}))
 
 
@@ -135,7 +109,7 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
             f"points.{key}": c.points if c.is_sized else "none"
             for key, c in problem.conditions.items()
         },
-        "model.name": "mlp",
+        "model.name": MLP_NAME,
         "model.widths": list(problem.widths),
         "model.activation": "tanh",
         "model.scaled": problem.scaled,

@@ -1,8 +1,7 @@
 """What was learned, in memory and on disk."""
 
 import shlex
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,50 +10,53 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..errors import InputError, NatpinnWarning
+from ..errors import InputError
 from ..models.theta import as_model, numbers
 from ..pictures.solution import draw_solution
-from ..problems.catalogue import CATALOGUE
 from ..problems.problem import Problem
+from ..training.record import Record
 from . import checkpoint
-from .checkpoint import Checkpoints
-from .folder import RunFolder
-from .own_code import lookup_problem
-from .records import (
-    BEST,
-    CHECKPOINT,
-    PICTURE,
-    SUMMARY,
-    read_config,
-    read_history,
-    read_summary,
-    write_summary,
-)
-from .resolve import check_format, resolve
-from .settings import flatten
+from .checkpoint import Checkpoint
+from .folder import Results, RunFolder
+from .recorded import Recorded
+from .records import BEST, SUMMARY, read_history, read_summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 class Solution:
-    """What was learned: callable at points, with the history of how it was learned."""
+    """What was learned: callable at points, with the history of how it was learned.
+
+    - `model`: the best parameters, in the model that was trained.
+    - `problem`: what was solved; `None` where a folder was loaded without it.
+    - `history`: one record for each evaluation, with `step`, `seconds` of training, `loss`, `l2`
+      and `relative_l2` (or `validation_loss`, where no solution is known), and more.
+    - `summary`: the outcome: `status`, `best_relative_l2`, `steps`, `seconds` and more.
+    - `config`: all settings, as in `config.toml`.
+    - `folder`: where the run was written, if anywhere.
+
+        import natpinn
+
+        solution = natpinn.solve("poisson_2d", steps=3, progress=False)
+        print(solution([0.5, 0.5]), solution.summary["best_relative_l2"])
+    """
 
     def __init__(
         self,
         model: Any,
         problem: Problem | None,
-        history: list[dict[str, float]],
-        summary: dict[str, Any],
+        history: Sequence[Mapping[str, float]],
+        summary: Mapping[str, Any],
         config: dict[str, Any],
-        checkpoint: Any = None,
+        checkpoint: Checkpoint | None = None,
     ):
         self.model = model
         self.problem = problem
-        self.history = history
-        self.summary = summary
+        self.history = [Record(record) for record in history]
+        self.summary = Record(summary)
         self.config = config
-        self.folder: Path | None = None  # where the run was written
+        self.folder: Path | None = None
         self._checkpoint = checkpoint
 
     def __call__(self, x: Any) -> Float[Array, "..."]:
@@ -76,15 +78,36 @@ class Solution:
         """Write a run folder that `natpinn.load` reads.
 
         `natpinn.resume` goes on with it, unless this solution was itself loaded.
+
+        **Arguments:**
+
+        - `path`: a folder that is not there yet, or empty.
+
+        **Raises:** `InputError` where the folder holds something else or cannot be written.
+
+            import natpinn
+
+            solution = natpinn.solve("poisson_2d", steps=3, progress=False)
+            solution.save("mine")
         """
         folder = RunFolder(Path(path))
         folder.begin(self.config, self.history)
-        folder.finish(self.write_results)
+        folder.finish(self.results)
 
     def plot(self, path: Path | str | None = None) -> "Figure":
-        """Learned, exact and error on a slice through the domain, in a file if one is named.
+        """Learned, exact and error on a slice through the domain.
 
-        A notebook shows the Matplotlib figure that is returned.
+        **Arguments:**
+
+        - `path`: a file for the picture, as `solution.png`; by default none is written.
+
+        **Returns:** the Matplotlib figure, which a notebook shows.
+
+        **Raises:** `InputError` where the solution was loaded without its problem.
+
+            import natpinn
+
+            natpinn.solve("poisson_2d", steps=3, progress=False).plot("solution.png")
         """
         if self.problem is None:
             raise InputError("a picture needs the problem: load the run with problem=…")
@@ -93,38 +116,39 @@ class Solution:
             figure.savefig(path)
         return figure
 
-    def write_results(self, path: Path) -> None:
-        """What a run folder holds beside its settings and metrics; the summary says it is whole."""
-        if self._checkpoint is not None:
-            checkpoints = Checkpoints(path / CHECKPOINT)
-            checkpoints.start(int(self._checkpoint["snapshot"].state.step), self._checkpoint)
-            checkpoints.finish()
-        checkpoint.write(path / BEST, numbers(self.model))
-        write_summary(path, self.summary)
-        if self.problem is not None:
-            try:
-                self.plot(path / PICTURE)
-            except Exception as error:  # a picture is no reason to fail a run
-                reason = str(error).split("\n")[0]
-                warnings.warn(f"no picture was drawn: {reason}", NatpinnWarning, stacklevel=2)
+    @property
+    def results(self) -> Results:
+        """What a run folder holds beside its settings and metrics."""
+        draw = None if self.problem is None else self.plot
+        return Results(self.summary, numbers(self.model), self._checkpoint, draw)
 
 
 def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> Solution:
-    """A solution from its run folder; `like` is a model like the one that was trained.
+    """A solution from its run folder. Nothing in the folder is run.
 
-    Its arrays need the same shapes only: what they hold is read, constants too.
+    **Arguments:**
 
-    Without `like` the model is rebuilt from the configuration; so is a problem of the catalogue.
-    Nothing in the folder is run: code of your own is what you pass. A run that was killed has no
-    result; `natpinn.resume` goes on with it.
+    - `path`: the folder of a run that has ended. One that was killed has no result yet:
+      `natpinn.resume` goes on with it.
+    - `like`: a model like the one that was trained, if that was not natpinn's own. Its arrays need
+      the same shapes only: what they hold is read, constants too.
+    - `problem`: the problem, if it is not one of the catalogue.
+
+    **Returns:** the `Solution`.
+
+    **Raises:** `InputError` where files are missing or damaged, where the model or the problem is
+    code of your own and was not passed, and where they do not fit what was learned.
+
+        import natpinn
+
+        natpinn.solve("poisson_2d", steps=3, out="run", progress=False)
+        solution = natpinn.load("run")
+        print(solution([0.5, 0.5]))
     """
     folder = Path(path)
-    described = read_config(folder)
-    check_format(described)
-    if problem is None:
-        problem = rebuild_problem(described)
-    if like is None:
-        like = rebuild_model(described, problem)
+    recorded = Recorded.read(folder)
+    problem = recorded.problem() if problem is None else problem
+    like = recorded.model(problem) if like is None else like
     if not (folder / SUMMARY).exists():
         raise InputError(
             f"{folder} has no summary yet: the run is going on, or was killed, and then `natpinn "
@@ -135,7 +159,7 @@ def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> 
     if problem is not None:
         _check_fit(model, problem)
     history, summary = read_history(folder), read_summary(folder)
-    return Solution(model, problem, history, summary, described)
+    return Solution(model, problem, history, summary, recorded.tables)
 
 
 def _check_fit(model: Any, problem: Problem) -> None:
@@ -154,36 +178,3 @@ def _check_fit(model: Any, problem: Problem) -> None:
             f"the model has {values.size} values, and the solution of {problem.name} has "
             f"{wanted.size}: {remedy}"
         )
-
-
-def rebuild_problem(described: Mapping[str, Any]) -> Problem | None:
-    """A problem of the catalogue; a user's own is code, which a run folder does not run."""
-    table = section(described, "problem")
-    name = str(table.get("name"))
-    if name not in CATALOGUE or table.get("own"):
-        return None
-    return lookup_problem(name, table.get("dimension"))
-
-
-def rebuild_model(described: Mapping[str, Any], problem: Problem | None) -> Any:
-    table = section(described, "model")
-    if problem is None:
-        raise InputError(
-            f"the problem of this run ({section(described, 'problem').get('name')}) is code of "
-            f"your own, which load does not run: pass it as problem=, and a model of your own as "
-            f"like="
-        )
-    if table.get("name") != "mlp":
-        raise InputError(
-            f"pass a model like the one that was trained ({table.get('name')}) as like="
-        )
-    config = resolve({"problem.name": problem.name, **flatten({"model": table})}, problem)
-    return config.build_model(problem, jax.random.key(0))
-
-
-def section(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A table of a configuration that may be anyone's."""
-    table = described.get(name)
-    if not isinstance(table, Mapping):
-        raise InputError(f"the configuration of this run has no table [{name}]: it is damaged")
-    return table

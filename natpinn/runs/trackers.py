@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import InputError, NatpinnWarning, unknown
-from ..training.loop import Progress
+from ..training.progress import Progress
 
 
 class Tracker(Protocol):

@@ -17,12 +17,14 @@ from ..errors import InputError, unknown
 from ..machine import machine
 from ..problems.problem import Problem
 from ..runs.config import Config
+from ..runs.files import replace_text
 from ..runs.folder import is_locked
 from ..runs.own_code import lookup_problem
-from ..runs.records import CONFIG, SUMMARY, read_config, read_history, read_summary, replace_text
+from ..runs.parts import assemble
+from ..runs.records import CONFIG, SUMMARY, read_config, read_history, read_summary
 from ..runs.resolve import resolve
 from ..runs.resume import resume
-from ..runs.run import assemble, run
+from ..runs.run import run
 from ..runs.settings import flatten, read_toml
 from ..training.signals import Interrupts
 from . import spaces
@@ -301,5 +303,5 @@ def _progress(folder: Path) -> tuple[float, float | None]:
         history = read_history(folder)
     except InputError:
         return 0.0, None
-    errors = [r["l2_error"] for r in history if r.get("l2_error") == r.get("l2_error", 0.0)]
+    errors = [r["l2"] for r in history if r.get("l2") == r.get("l2", 0.0)]
     return (history[-1]["seconds"] if history else 0.0), min(errors, default=None)

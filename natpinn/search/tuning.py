@@ -20,11 +20,13 @@ import tomli_w
 from ..errors import InputError
 from ..problems.problem import Problem
 from ..runs.config import Config
+from ..runs.files import PARTIAL
 from ..runs.own_code import lookup_problem
-from ..runs.records import CHECKPOINT, PARTIAL, SUMMARY, read_summary
+from ..runs.parts import assemble, describe_objects
+from ..runs.records import CHECKPOINT, SUMMARY, read_summary
 from ..runs.resolve import resolve
 from ..runs.resume import resume
-from ..runs.run import assemble, model_key, run
+from ..runs.run import run
 from ..runs.settings import flatten
 from ..training.loop import Progress
 from ..training.signals import Interrupts
@@ -232,10 +234,9 @@ def work(bench: Workbench, report: Report | None = None) -> Tuned:
                 report(bench.study.trials()[task.number], bench.study)
     found = bench.found(bool(interrupts.received))
     if bench.folder is not None and found.best is not None:
-        described = bench.config(found.best.params).as_dict()
-        if bench.model is not None:
-            described["model"] = {"name": type(bench.model).__name__}
-        with _written(bench.folder / BEST, tomli_w.dumps(described)) as partial:
+        config = bench.config(found.best.params)
+        described = describe_objects(config, bench.problem, bench.model, None)
+        with _written(bench.folder / BEST, tomli_w.dumps(described.as_dict())) as partial:
             os.replace(partial, bench.folder / BEST)
     return found
 
@@ -274,7 +275,7 @@ def _run(bench: Workbench, task: Task) -> None:
 
 def final_error(summary: Mapping[str, Any]) -> float:
     """What runs are ranked by: the L2 error at the end, or the loss where none is known."""
-    key = "final_l2" if summary.get("best_l2") is not None else "final_loss"
+    key = "final_l2" if summary.get("best_l2") is not None else "final_validation_loss"
     error = summary.get(key)
     if error is None or not math.isfinite(error) or summary["status"] == "diverged":
         return math.inf
@@ -297,9 +298,8 @@ def _continue(
         summary = read_summary(new)
         if summary.get("status") in ("finished", "diverged"):
             return summary  # its worker died before it could tell
-    config, model = bench.config(task.params), bench.model
-    if model is None and ":" in config.model.name:
-        model = config.build_model(bench.problem, model_key(config.seed))
+    model, named = bench.model, bench.config(task.params).model.name
+    model = named if model is None and ":" in named else model
     return resume(new, bench.problem, model, progress=False, callbacks=[watch]).summary
 
 

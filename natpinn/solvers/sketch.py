@@ -125,7 +125,7 @@ def check_rank(rank: Rank) -> None:
     if not is_number or not (0 < rank < 1 or (rank >= 1 and rank % 1 == 0)):
         raise InputError(
             f"rank is a number of vectors, as 350, or a share of the rows, as 0.1, got {rank!r}; a "
-            f"rank that is chosen while training is AdaptiveNystrom()"
+            f"rank that is chosen while training is solver=AdaptiveNystrom()"
         )
 
 

@@ -1,12 +1,13 @@
 """What a run has accumulated."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ..parallel.devices import on_this_process
 from .evaluation import evaluation_after, is_scheduled
+from .record import Record
 from .result import Status, TrainResult
 from .snapshot import Snapshot
 from .steps import Outcome, TrainState, copied
@@ -16,11 +17,11 @@ class Ledger:
     """What a run has accumulated: its state, its records, its best parameters and its clocks."""
 
     def __init__(
-        self, snapshot: Snapshot, history: Sequence[dict[str, float]], criterion: str
+        self, snapshot: Snapshot, history: Sequence[Mapping[str, float]], criterion: str
     ) -> None:
         self.state = snapshot.state
         self.step = int(snapshot.state.step)
-        self.history = list(history)
+        self.history = [Record(record) for record in history]
         self.next_evaluation = evaluation_after(self.step)
         self.criterion = criterion  # the name of the metric that decides which parameters are best
         self.best_theta = snapshot.best_theta
@@ -42,7 +43,7 @@ class Ledger:
 
     def record(self, metrics: dict[str, float]) -> None:
         """Add what was measured of the present parameters, which may be the best so far."""
-        self.history.append({"step": self.step, "seconds": self.seconds, **metrics})
+        self.history.append(Record(step=self.step, seconds=self.seconds, **metrics))
         self.next_evaluation = evaluation_after(self.step)
         if is_scheduled(self.step) and self._last_is_better:
             value = self.history[-1][self.criterion]

@@ -1,7 +1,7 @@
 """The one training loop, for every optimizer."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -46,7 +46,7 @@ def train(
     steps_per_batch: int = 1,
     callbacks: Sequence[Callback] = (),
     resume: Snapshot | None = None,
-    history: Sequence[dict[str, float]] = (),
+    history: Sequence[Mapping[str, float]] = (),
     tracking: Tracking | None = None,
     seconds_per_call: float = SECONDS_PER_CALL,
 ) -> TrainResult:
@@ -102,7 +102,7 @@ def train(
     objective, theta = problem.objective(model, problem.sample(key))
     evaluation = problem.evaluation(model, key)
     result = natpinn.train(objective, theta, natpinn.spring(), evaluation, key=key, steps=20)
-    print(result.history[-1]["relative_l2_error"])
+    print(result.history[-1]["relative_l2"])
     ```
     """
     limits = Limits(steps, budget)

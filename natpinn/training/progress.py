@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .record import Record
 from .snapshot import Snapshot
 from .steps import TrainState
 
@@ -17,7 +18,7 @@ class Progress:
 
     step: int
     seconds: float
-    metrics: dict[str, float]
+    metrics: Record
     evaluated: bool
     criterion: str
     steps: int | None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..models.theta import Theta
+from .record import Record
 from .snapshot import Snapshot
 from .steps import TrainState
 
@@ -16,7 +17,7 @@ class TrainResult:
 
     snapshot: Snapshot
     best_theta: Theta
-    history: list[dict[str, float]]
+    history: list[Record]
     status: Status
     message: str
 

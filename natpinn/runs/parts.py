@@ -1,0 +1,113 @@
+"""What a run is made of: objects in place of what its configuration has names for."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, PyTree
+
+from ..least_squares.objective import LeastSquares
+from ..models.theta import Theta, as_model, numbers
+from ..optimizers.base import Optimizer
+from ..parallel.devices import make_mesh
+from ..planning import batch_size
+from ..problems.problem import Problem
+from ..training.cache import use_compilation_cache
+from ..training.loop import check_tracking
+from .checkpoint import named_arrays
+from .config import Config, ModelConfig
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    config: Config
+    problem: Problem
+    model: Any  # anything that maps a point to numbers
+    optimizer: Optimizer
+    objective: LeastSquares
+    theta: Theta
+
+    @property
+    def constants(self) -> PyTree:
+        """The arrays of the model that are not trained."""
+        return numbers(self.objective.frozen)
+
+
+def assemble(
+    config: Config,
+    problem: Problem | None = None,
+    model: Any = None,
+    optimizer: Optimizer | None = None,
+) -> Parts:
+    """What a configuration describes, of a new run or of one that goes on.
+
+    Objects that are passed take the place of what is configured, and the configuration describes
+    them: it says all that can be said of them in a file.
+    """
+    use_compilation_cache()
+    config = describe_objects(config, problem, model, optimizer)
+    make_mesh(config.compute.devices)  # fails here if they are not there
+    problem = config.build_problem() if problem is None else config.apply_sizes(problem)
+    model = config.build_model(problem, model_key(config.seed)) if model is None else model
+    model = as_model(model)
+    optimizer = config.build_optimizer() if optimizer is None else optimizer
+    check_tracking(config.track.tracking, optimizer)
+    problem = problem.with_points(
+        batch_size.propose(problem, model, optimizer, config.compute.bytes)
+    )
+    config = replace(config, points={name: c.points for name, c in problem.conditions.items()})
+    objective, theta = problem.objective(model, problem.sample(run_keys(config.seed)[1]))
+    return Parts(config, problem, model, optimizer, objective, theta)
+
+
+def run_keys(seed: int) -> Array:
+    """The keys of a run: for the model, for training, for the evaluation."""
+    return jax.random.split(jax.random.key(seed), 3)
+
+
+def model_key(seed: int) -> Array:
+    """What the weights of a run are drawn from."""
+    return run_keys(seed)[0]
+
+
+def describe_objects(
+    config: Config, problem: Problem | None, model: Any, optimizer: Optimizer | None
+) -> Config:
+    """The configuration of a run that gets some objects from Python."""
+    known = config.problem
+    if problem is not None and not problem.is_catalogued and ":" not in known.name:
+        config = replace(config, problem=replace(known, own=True))
+    if model is not None and ":" not in config.model.name:
+        config = replace(config, model=ModelConfig(type(model).__name__))
+    if optimizer is not None:
+        config = replace(config, optimizer=describe_optimizer(optimizer))
+    return config
+
+
+def describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:
+    """The parts and numbers of an optimizer that was built in Python."""
+    numbers = named_arrays(eqx.filter(optimizer, eqx.is_inexact_array))
+    return {
+        "name": type(optimizer).__name__,
+        **dict(_fields(vars(optimizer))),
+        **{name: value.tolist() for name, value in numbers.items()},
+    }
+
+
+def _fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """What is no array: modules and functions by their names, and plain values."""
+    for key, value in fields.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, bool | int | float | str):
+            yield name, value
+        elif isinstance(value, Mapping):
+            yield from _fields(value, f"{name}.")
+        elif isinstance(value, eqx.Module):
+            yield name, type(value).__name__
+            yield from _fields(vars(value), f"{name}.")
+        elif callable(value):
+            yield name, getattr(value, "__qualname__", type(value).__name__)
