@@ -40,6 +40,8 @@ def float64(value: Any, name: str) -> Float[Array, "..."]:
             f"is what you want"
         )
     try:
+        if not isinstance(value, jax.Array):
+            value = np.asarray(value, np.float64)  # by NumPy, which compiles nothing
         return jnp.asarray(value, dtype=jnp.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be numbers, got {value!r}") from error

@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
 Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 REMEMBERED = 256  # results of `from_shapes`
+
+
+def traced_once(function: Function) -> Function:
+    """A function that becomes part of the programs that call it, and is traced once for all of
+    them, as long as shapes and whatever is no array stay the same."""
+    jit: Any = eqx.filter_jit
+    return cast(Function, jit(function, inline=True))
 
 
 def from_shapes(function: Callable[..., Result], *arguments: PyTree) -> Result:

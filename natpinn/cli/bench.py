@@ -9,14 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..bench.sketches import compare_algorithms
-from ..bench.step import time_scaling, time_step
 from ..errors import InputError, unknown
-from ..memory import show_bytes
-from ..pictures.scaling import draw_scaling
-from ..problems.catalogue import CATALOGUE
-from ..runs.parts import model_key
-from ..runs.resolve import resolve
 from ..runs.settings import parse_setting
 from .options import JsonFlag
 
@@ -49,6 +42,11 @@ def bench_step(
     natpinn bench step --problem poisson_2d
     natpinn bench step --problem poisson_5d --set points.interior=1000 --set points.boundary=200
     """
+    from ..bench.step import time_step
+    from ..problems.catalogue import CATALOGUE
+    from ..runs.parts import model_key
+    from ..runs.resolve import resolve
+
     given = dict(map(parse_setting, settings or []))
     configs = [resolve({**given, "problem.name": name}) for name in problems or CATALOGUE]
     results = []
@@ -87,6 +85,12 @@ def bench_scaling(
     natpinn bench scaling --problem poisson_2d --vary rows --vary parameters
     natpinn bench scaling --problem poisson_10d --factors 0.5,1,2,4 --plot scaling.png
     """
+    from ..bench.step import time_scaling
+    from ..memory import show_bytes
+    from ..pictures.scaling import draw_scaling
+    from ..runs.parts import model_key
+    from ..runs.resolve import resolve
+
     given = dict(map(parse_setting, settings or []))
     base = resolve({**given, "problem.name": problem})
     conditions = base.build_problem().conditions
@@ -149,6 +153,8 @@ def bench_nystrom(
     natpinn bench nystrom
     natpinn bench nystrom --rows 1000 --sketches 0.1 --runs 10
     """
+    from ..bench.sketches import compare_algorithms
+
     shares = _numbers(sketches)
     if not all(share < 1 for share in shares):
         raise InputError(f"sketches are shares of the rows below 1, got {sketches!r}")
@@ -160,6 +166,8 @@ def bench_nystrom(
 
 
 def print_nystrom(title: str, found: dict[str, Any]) -> None:
+    from ..memory import show_bytes
+
     table = Table("sketch", "seconds", "memory", "error", "runs", "speedup", title=title)
     for share, row in found.items():
         pair = row["standard"], row["gpu"]

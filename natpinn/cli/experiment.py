@@ -2,20 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ..errors import InputError
-from ..search import experiment as experiments
-from ..search import tuning
-from ..search.experiment import Planned, State
 from ..training.signals import STOPPED, say
 from .bench import print_nystrom
 from .options import JsonFlag
-from .tune import finish, report
+
+if TYPE_CHECKING:
+    from ..search.experiment import Planned, State
 
 experiment_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 FileArgument = Annotated[
@@ -54,6 +53,8 @@ def experiment_run(
     natpinn experiment run experiments/poisson_5d.toml --budget-scale 0.01
     natpinn experiment run experiments/heat_4d.toml --seeds 3 --method spring
     """
+    from ..search import experiment as experiments
+
     read = experiments.read(file)
     if read.nystrom is not None:
         if seeds or methods:
@@ -62,7 +63,7 @@ def experiment_run(
         print(json.dumps(found, indent=2)) if as_json else print_nystrom(read.title, found)
         return
     planned = experiments.plan(read, out, scale, _seeds(seeds), methods or ())
-    done: list[tuple[Planned, State]] = []
+    done: "list[tuple[Planned, State]]" = []
     for one, state in experiments.run_all(planned, progress=True):
         done.append((one, state))
         say(f"{len(done)} of {len(planned)}: {one.folder}: {_words(state)}")
@@ -89,6 +90,8 @@ def experiment_status(
     \b
     natpinn experiment status experiments/poisson_5d.toml
     """
+    from ..search import experiment as experiments
+
     found = files or sorted(Path("experiments").glob("*.toml"))
     if not found:
         raise InputError("there are no files in experiments/: name one")
@@ -130,6 +133,10 @@ def experiment_tune(
     \b
     natpinn experiment tune experiments/heat_4d_fixed.toml spring --budget-scale 0.01
     """
+    from ..search import experiment as experiments
+    from ..search import tuning
+    from .findings import finish, report
+
     read = experiments.read(file)
     search = read.search_for(
         method,
@@ -146,7 +153,7 @@ def _seeds(count: int | None) -> range | None:
     return None if count is None else range(count)
 
 
-def _row(one: Planned, state: State) -> dict[str, Any]:
+def _row(one: "Planned", state: "State") -> dict[str, Any]:
     return {
         "experiment": one.folder.parent.name,
         "method": one.method,
@@ -160,7 +167,7 @@ def _row(one: Planned, state: State) -> dict[str, Any]:
     }
 
 
-def _show(title: str, runs: list[tuple[Planned, State]], as_json: bool) -> None:
+def _show(title: str, runs: "list[tuple[Planned, State]]", as_json: bool) -> None:
     if as_json:
         print(json.dumps([_row(one, state) for one, state in runs], indent=2))
         return
@@ -172,6 +179,6 @@ def _show(title: str, runs: list[tuple[Planned, State]], as_json: bool) -> None:
     Console().print(table)
 
 
-def _words(state: State) -> str:
+def _words(state: "State") -> str:
     error = "" if state.best_l2 is None else f", best L2 error {state.best_l2:.3e}"
     return f"{state.name}{error}{': ' if state.message else ''}{state.message}"

@@ -3,16 +3,17 @@
 import json
 from typing import Any
 
-from rich.console import Console
-from rich.table import Column, Table
-
-from ..problems.catalogue import CATALOGUE
-from ..runs.names import OPTIMIZERS, optimizer_defaults
 from .options import JsonFlag
 
 
 def list_names(as_json: JsonFlag = False) -> None:
     """List the problems and the optimizers, with their settings and defaults."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from ..problems.catalogue import CATALOGUE
+    from ..runs.names import OPTIMIZERS, optimizer_defaults
+
     if as_json:
         print(json.dumps(_names(), indent=2, ensure_ascii=False))
         return
@@ -35,6 +36,9 @@ def list_names(as_json: JsonFlag = False) -> None:
 
 
 def _names() -> dict[str, Any]:
+    from ..problems.catalogue import CATALOGUE
+    from ..runs.names import OPTIMIZERS, optimizer_defaults
+
     problems = {
         name: {
             "description": entry.description,

@@ -1,15 +1,32 @@
-"""How a run went, printed."""
+"""How a run will go and how it went, printed."""
 
+import json
 import shlex
 from typing import Any
 
+import tomli_w
 import typer
 
 from ..parallel import processes as cluster
+from ..planning.explain import describe, explain
 from ..runs.files import as_json as json_text
+from ..runs.parts import Parts
 from ..runs.records import PICTURE
+from ..runs.run import plan
 from ..runs.solution import Solution
 from ..training.signals import STOPPED
+
+
+def print_settings(parts: Parts, as_json: bool) -> None:
+    """Print everything that a run would be configured with."""
+    settings = parts.config.as_dict()
+    print(json.dumps(settings, indent=2) if as_json else tomli_w.dumps(settings).rstrip())
+
+
+def print_plan(parts: Parts, as_json: bool) -> None:
+    """Print how a step would be computed, and its memory."""
+    planned = plan(parts, always_compile=True)
+    print(json.dumps(describe(planned), indent=2) if as_json else explain(planned))
 
 
 def finish(solution: Solution, as_json: bool) -> None:

@@ -6,9 +6,6 @@ from typing import Annotated
 
 import typer
 
-from ..report.curves import draw_curves
-from ..report.html import write_report
-from ..report.runs import collect, read_published
 from ..training.signals import say
 from .options import JsonFlag
 
@@ -35,6 +32,9 @@ def report_command(
     natpinn report runs -o report.html
     natpinn report runs/poisson_5d --published docs/results/curves.csv
     """
+    from ..report.html import write_report
+    from ..report.runs import collect, read_published
+
     runs, left_out = collect(folders)
     write_report(runs, out, read_published(published) if published else (), left_out)
     _tell(left_out)
@@ -58,6 +58,9 @@ def plot_command(
     \b
     natpinn plot runs -o figures --format pdf
     """
+    from ..report.curves import draw_curves
+    from ..report.runs import collect, read_published
+
     runs, left_out = collect(folders)
     curves = read_published(published) if published else ()
     written = draw_curves(runs, out, [f.strip() for f in formats.split(",")], curves)

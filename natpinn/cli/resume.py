@@ -5,11 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..parallel import processes as cluster
-from ..runs.recorded import Recorded
-from ..runs.resume import resume as resume_run
 from .options import JsonFlag, device_count
-from .outcome import finish
 
 
 def resume(
@@ -47,6 +43,11 @@ def resume(
     natpinn resume runs/poisson_5d-spring-1
     natpinn resume runs/poisson_5d-spring-1 --budget 600
     """
+    from ..parallel import processes as cluster
+    from ..runs.recorded import Recorded
+    from ..runs.resume import resume as resume_run
+    from .outcome import finish
+
     if "all" in (devices, Recorded.read(folder).table("compute").get("devices")):
         cluster.join()  # before anything is computed
     solution = resume_run(

@@ -2,25 +2,18 @@
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import tomli_w
 import typer
 
 from ..errors import InputError
-from ..parallel import processes as cluster
-from ..planning.explain import describe as describe_plan
-from ..planning.explain import explain as explain_plan
-from ..runs.folder import check_free
-from ..runs.parts import Parts, assemble
-from ..runs.resolve import resolve
-from ..runs.run import plan, run
 from ..runs.settings import parse_setting, read_file, without_dependants
 from .options import JsonFlag, device_count
-from .outcome import finish
+
+if TYPE_CHECKING:
+    from ..runs.parts import Parts
 
 
 def solve(
@@ -87,6 +80,13 @@ def solve(
     natpinn solve poisson_10d --devices all
     natpinn solve poisson_2d --track effective_dimension
     """
+    from ..parallel import processes as cluster
+    from ..runs.folder import check_free
+    from ..runs.parts import assemble
+    from ..runs.resolve import resolve
+    from ..runs.run import run
+    from .outcome import finish, print_plan, print_settings
+
     flags = {
         "problem.name": problem,
         "optimizer.name": optimizer,
@@ -110,12 +110,10 @@ def solve(
         check_free(out)
     parts = assemble(resolved)
     if dry_run:
-        text = parts.config.as_dict()
-        print(json.dumps(text, indent=2) if as_json else tomli_w.dumps(text).rstrip())
+        print_settings(parts, as_json)
         return
     if explain:
-        planned = plan(parts, always_compile=True)
-        print(json.dumps(describe_plan(planned), indent=2) if as_json else explain_plan(planned))
+        print_plan(parts, as_json)
         return
     with _claimed(out, parts) as folder:
         solution = run(parts, folder, progress=True)
@@ -134,11 +132,13 @@ def _refuse_code(base: dict[str, Any], flags: dict[str, Any], path: Path | None)
 
 
 @contextlib.contextmanager
-def _claimed(out: Path | None, parts: Parts) -> Iterator[Path]:
+def _claimed(out: Path | None, parts: "Parts") -> Iterator[Path]:
     """A folder that is named, or runs/PROBLEM-OPTIMIZER-N with the first N that is free.
 
     It is made at once, since other commands may look for one; it does not stay if nothing is in it.
     """
+    from ..parallel import processes as cluster
+
     config = parts.config
     name = parts.problem.label if parts.problem.is_catalogued else config.problem.name
     stem = f"{name.replace(':', '.')}-{config.optimizer['name']}"

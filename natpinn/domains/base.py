@@ -5,7 +5,7 @@ of the domain, uniform where the sampler is.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import equinox as eqx
 import jax
@@ -129,6 +129,11 @@ class WithNormals(CubeImage):
 def enclosing_box(domains: Iterable[Domain]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
     """The corners of the smallest box around domains."""
     lowers, uppers = zip(*(domain.bounds for domain in domains), strict=True)
+    return _lowest_and_highest(lowers, uppers)
+
+
+@jax.jit
+def _lowest_and_highest(lowers: Sequence[Array], uppers: Sequence[Array]) -> tuple[Array, Array]:
     return jnp.stack(lowers).min(0), jnp.stack(uppers).max(0)
 
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
-from scipy.stats import qmc
 
 BITS = 32
 
@@ -68,6 +67,8 @@ class Held(Sampler):
 
 def _sobol_integers(n: int, d: int) -> UInt32[np.ndarray, "n d"]:
     """The first n points of the Sobol sequence, as 32-bit integers."""
+    from scipy.stats import qmc  # slow to load, and few runs need it
+
     doublings = max(n - 1, 1).bit_length()
     points = qmc.Sobol(d, scramble=False, bits=BITS).random_base2(doublings)[:n]
     return (points * 2.0**BITS).astype(np.uint32)

@@ -1,5 +1,6 @@
 """An equation that holds on a set of points."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..checks import float64, whole
 from ..domains.base import Domain, Point, Points, coordinates
 from ..domains.sampling import Sampler, Uniform
 from ..errors import InputError
+from ..programs import traced_once
 
 INTERIOR_POINTS, SURFACE_POINTS = 500, 100
 
@@ -51,7 +53,7 @@ class Condition(eqx.Module):
         self.points = _default_points(domain) if points is None else whole(points, "points")
         self.is_sized = points is not None or domain.size is not None
         self.sampler = sampler
-        if not (self.weight.ndim == 0 and bool(self.weight > 0) and bool(self.weight < jnp.inf)):
+        if not (self.weight.ndim == 0 and 0 < float(self.weight) < math.inf):
             raise InputError(f"a weight must be a positive number, got {weight}")
         if not isinstance(sampler, Sampler):
             raise InputError(f"a sampler is an object such as Sobol(), got {sampler!r}")
@@ -75,7 +77,7 @@ class Condition(eqx.Module):
 
     def rows(self, model: Any, point: Point) -> Float[Array, " k"]:
         """The residual at one point, as a vector."""
-        return jnp.atleast_1d(self.residual(model, point))
+        return jnp.atleast_1d(_evaluated(self.residual, model, point))
 
     def check(self, name: str, model: Any) -> None:
         """The model and the residual fit each other and the domain; nothing is computed."""
@@ -83,7 +85,7 @@ class Condition(eqx.Module):
         point = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), points)
         shapes = jax.tree.map(lambda p: p.shape, point)
         try:
-            out = eqx.filter_eval_shape(self.residual, model, point)
+            out = eqx.filter_eval_shape(_evaluated, self.residual, model, point)
         except Exception as error:
             reason = str(error).strip().split("\n")[0]
             raise InputError(
@@ -103,6 +105,12 @@ class Condition(eqx.Module):
             )
         if out.dtype != jnp.float64:
             raise InputError(f"condition {name!r} must return float64, got {out.dtype}")
+
+
+@traced_once
+def _evaluated(residual: Callable[[Any, Point], Array], model: Any, point: Point) -> Array:
+    """What a residual returns at one point."""
+    return residual(model, point)
 
 
 def _remedy(error: Exception, model: Any, point: Point) -> str:

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -25,7 +26,7 @@ from ..parallel.devices import (
     spread,
 )
 from ..parallel.plan import Plan
-from ..programs import from_shapes
+from ..programs import from_shapes, traced_once
 from .blocks import RowBlock
 from .factoring import DenseLayer, LayerFactors, by_layer, factored
 from .linearization import Linearization
@@ -108,8 +109,8 @@ class LeastSquares(eqx.Module):
         Each residual sees one point, so its gradient costs one small reverse pass. Pulling back
         one-hot vectors through the stacked residual instead would cost n times as much.
         """
-        per_row = factored(self._row_gradient(name))
-        blocks = jax.vmap(self._over_rows(name, theta, per_row))(points, scale)
+        at_point = partial(_linearize_point, self.conditions[name], self.frozen, theta)
+        blocks = jax.vmap(at_point)(points, scale)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), blocks)
 
     def sum_layers(
@@ -152,9 +153,11 @@ class LeastSquares(eqx.Module):
         scale: Float[Array, " c"],
     ) -> list[LayerFactors]:
         """For each layer what the gradients of scaled rows at some points are made of."""
-        gradient = self._row_gradient(name)
+        condition, frozen = self.conditions[name], self.frozen
+        gradient = _row_gradient(condition, frozen)
         per_row = by_layer(lambda *arguments: gradient(*arguments)[1], layers)
-        factors = jax.vmap(self._over_rows(name, theta, per_row))(points, scale)
+        at_point = partial(_over_rows, per_row, condition, frozen, theta)
+        factors = jax.vmap(at_point)(points, scale)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), factors)
 
     def layer_shapes(
@@ -162,31 +165,6 @@ class LeastSquares(eqx.Module):
     ) -> list[LayerFactors]:
         """The factors of the rows at one point, as shapes."""
         return self._at_one_point(name, lambda *at: self.layer_factors(name, theta, layers, *at))
-
-    def _row_gradient(self, name: str) -> Callable[..., tuple[Array, Theta]]:
-        """One row at one point, and its gradient."""
-        condition = self.conditions[name]
-
-        def gradient(
-            theta: Theta, point: Any, scale: Float[Array, ""], row: Float[Array, " k"]
-        ) -> tuple[Array, Theta]:
-            def rows(theta: Theta) -> Float[Array, " k"]:
-                return scale * condition.rows(eqx.combine(theta, self.frozen), point)
-
-            residual, pull_back = jax.vjp(rows, theta)
-            return residual @ row, pull_back(row)[0]
-
-        return gradient
-
-    def _over_rows(
-        self, name: str, theta: Theta, per_row: Callable[..., Any]
-    ) -> Callable[[Any, Any], Any]:
-        """A function of θ, a point, its scale and one row as one of a point and its scale."""
-        k = self._rows_per_point(name, theta)
-        if k == 1:
-            return lambda point, scale: _with_row_axis(per_row)(theta, point, scale, jnp.ones(1))
-        each = jax.vmap(per_row, (None, None, None, 0))
-        return lambda point, scale: each(theta, point, scale, jnp.eye(k))
 
     def block_shapes(self, theta: Theta) -> dict[str, RowBlock]:
         """The rows of each condition at one point, as shapes."""
@@ -282,6 +260,45 @@ def sample(conditions: OrderedDict[str, Condition], key: PRNGKeyArray) -> dict[s
         name: condition.sample(k)
         for (name, condition), k in zip(conditions.items(), keys, strict=True)
     }
+
+
+@traced_once
+def _linearize_point(
+    condition: Condition, frozen: PyTree, theta: Theta, point: Points, scale: Float[Array, ""]
+) -> tuple[Float[Array, " k"], RowBlock]:
+    """The scaled rows at one point, and their gradients."""
+    per_row = factored(_row_gradient(condition, frozen))
+    return _over_rows(per_row, condition, frozen, theta, point, scale)
+
+
+def _row_gradient(condition: Condition, frozen: PyTree) -> Callable[..., tuple[Array, Theta]]:
+    """One row at one point, and its gradient."""
+
+    def gradient(
+        theta: Theta, point: Points, scale: Float[Array, ""], row: Float[Array, " k"]
+    ) -> tuple[Array, Theta]:
+        def rows(theta: Theta) -> Float[Array, " k"]:
+            return scale * condition.rows(eqx.combine(theta, frozen), point)
+
+        residual, pull_back = jax.vjp(rows, theta)
+        return residual @ row, pull_back(row)[0]
+
+    return gradient
+
+
+def _over_rows(
+    per_row: Callable[..., Any],
+    condition: Condition,
+    frozen: PyTree,
+    theta: Theta,
+    point: Points,
+    scale: Float[Array, ""],
+) -> Any:
+    """A function of θ, a point, its scale and one row, for each row at a point."""
+    k = _count_rows(condition, theta, frozen, point)
+    if k == 1:
+        return _with_row_axis(per_row)(theta, point, scale, jnp.ones(1))
+    return jax.vmap(per_row, (None, None, None, 0))(theta, point, scale, jnp.eye(k))
 
 
 def _count_rows(condition: Condition, theta: Theta, frozen: PyTree, point: Points) -> int:

@@ -7,8 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from ..domains.base import Domain
 from ..problems.problem import Problem
 
 if TYPE_CHECKING:
@@ -64,8 +65,13 @@ def _plane(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
 
 def _shown(problem: Problem, points: np.ndarray) -> np.ndarray:
     """Which points are in the domain; all of them, where the slice passes by a union."""
-    found = np.asarray(jax.vmap(problem.domain.covers)(_flat(points)))
+    found = np.asarray(_covered(problem.domain, _flat(points)))
     return (found | (not found.any())).reshape(*points.shape[:-1], 1)
+
+
+@eqx.filter_jit
+def _covered(domain: Domain, points: Float[Array, "n d"]) -> Bool[Array, " n"]:
+    return jax.vmap(domain.covers)(points)
 
 
 def _flat(points: np.ndarray) -> Float[Array, "n d"]:

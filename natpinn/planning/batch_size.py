@@ -36,7 +36,7 @@ def propose(
     if all(c.is_sized for c in problem.conditions.values()):
         return {}
     limit = planner.SAFETY * step_memory(memory_limit)
-    objective, theta = problem.objective(model, problem.sample(jax.random.key(0)))
+    objective, theta = problem.objective(model)
     size = sizes.size_of(objective, theta, optimizer)
     wanted = float(min(POINTS * problem.domain.dimension**2, MOST_POINTS))
     while True:

@@ -7,7 +7,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import memory
 from ..checks import require_float64, whole
@@ -193,9 +194,16 @@ class Problem(eqx.Module):
                     f"must agree for the error to be measured"
                 )
 
-    def objective(self, model: Any, points: dict[str, Points]) -> tuple[LeastSquares, Theta]:
-        """The least-squares problem on the given points, one entry per condition, and θ."""
+    def objective(
+        self, model: Any, points: dict[str, Points] | None = None
+    ) -> tuple[LeastSquares, Theta]:
+        """The least-squares problem on the given points, one entry per condition, and θ.
+
+        Without points they are zeros, for an objective that is resampled before it is used.
+        """
         model = as_model(model)
+        if points is None:
+            points = self._blank_points()
         if set(points) != set(self.conditions):
             raise InputError(
                 f"points must be given for {list(self.conditions)}, got {list(points)}"
@@ -208,19 +216,26 @@ class Problem(eqx.Module):
 
     def sample(self, key: PRNGKeyArray) -> dict[str, Points]:
         """A batch of points for every condition."""
+        self._require_memory()
+        return sample(self.conditions, key)
+
+    def _blank_points(self) -> dict[str, Points]:
+        """Zeros in place of a batch; nothing is compiled."""
+        self._require_memory()
+        shapes = jax.eval_shape(lambda: sample(self.conditions, jax.random.key(0)))
+        return jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)
+
+    def _require_memory(self) -> None:
+        """The points of a batch fit."""
         for name, condition in self.conditions.items():
             memory.require(
                 8 * condition.points * condition.domain.dimension,
                 f"{condition.points:,} points of {name!r}",
                 f"set fewer with points.{name}",
             )
-        return sample(self.conditions, key)
 
     def evaluation(self, model: Any, key: PRNGKeyArray) -> "Evaluation":
         """What is measured of a model during training, on points that stay the same."""
-        points_key, batch_key = jax.random.split(key)
-        fresh = {name: c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()}
-        objective, _ = self.objective(model, sample(OrderedDict(fresh), batch_key))
         n = self.evaluation_points
         n = 10 * self._equation.points if n is None else n
         n = min(n, self.domain.size or n)  # of measured data there are no more
@@ -229,16 +244,17 @@ class Problem(eqx.Module):
             f"{n:,} evaluation points",
             "set fewer with evaluation.points",
         )
-        points = coordinates(self.domain.sample(points_key, n, Uniform()))
-        if self.solution is None:
-            return Evaluation(objective, points, None)
-        reference = jax.vmap(self.solution)(points)
-        if not bool(jnp.isfinite(reference).all()):
+        points, reference = _draw_evaluation(self.domain, self.solution, key, n)
+        if reference is None:
+            fresh = {name: c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()}
+            batch = sample(OrderedDict(fresh), jax.random.split(key)[1])
+            return Evaluation(self.objective(model, batch)[0], points, None)
+        if not bool(np.isfinite(reference).all()):
             raise InputError(
                 "the solution is NaN or infinite at some points of the domain: no error can be "
                 "measured against it; mend it, or leave it out to go by the validation loss"
             )
-        return Evaluation(objective, points, reference)
+        return Evaluation(self.objective(model)[0], points, reference)
 
     def _solution_shape(self) -> tuple[int, ...]:
         assert self.solution is not None
@@ -278,3 +294,13 @@ class Problem(eqx.Module):
             ),
             is_catalogued=is_catalogued,
         )
+
+
+@eqx.filter_jit  # one program where there would be dozens
+def _draw_evaluation(
+    domain: Domain, solution: Field | None, key: PRNGKeyArray, n: int
+) -> tuple[Float[Array, "n d"], Float[Array, "n ..."] | None]:
+    """Points to measure errors at, and the solution there."""
+    points_key, _ = jax.random.split(key)
+    points = coordinates(domain.sample(points_key, n, Uniform()))
+    return points, None if solution is None else jax.vmap(solution)(points)

@@ -6,7 +6,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, PyTree
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta, as_model, numbers
@@ -60,16 +61,22 @@ def assemble(
         batch_size.propose(problem, model, optimizer, config.compute.bytes)
     )
     config = replace(config, points={name: c.points for name, c in problem.conditions.items()})
-    objective, theta = problem.objective(model, problem.sample(run_keys(config.seed)[1]))
+    objective, theta = problem.objective(model)
     return Parts(config, problem, model, optimizer, objective, theta)
 
 
-def run_keys(seed: int) -> Array:
+def run_keys(seed: int) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
     """The keys of a run: for the model, for training, for the evaluation."""
-    return jax.random.split(jax.random.key(seed), 3)
+    return _run_keys(np.int64(seed))
 
 
-def model_key(seed: int) -> Array:
+@jax.jit
+def _run_keys(seed: Array) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
+    model, training, evaluation = jax.random.split(jax.random.key(seed), 3)
+    return model, training, evaluation
+
+
+def model_key(seed: int) -> PRNGKeyArray:
     """What the weights of a run are drawn from."""
     return run_keys(seed)[0]
 

@@ -28,7 +28,7 @@ from .result import TrainResult
 from .signals import Interrupts
 from .snapshot import Snapshot, begin, owned
 from .spectrum import Tracking
-from .steps import Batches, Outcome, TrainState, Work, advance, all_finite
+from .steps import Batches, Outcome, TrainState, Work, advance
 
 Number = TypeVar("Number", bool, int, float)
 SECONDS_PER_CALL = 0.25  # Python costs little beside it, and progress is seen four times a second
@@ -158,7 +158,7 @@ def check_tracking(tracking: Tracking | None, optimizer: Optimizer) -> None:
 
 def _check_start(theta: Theta, optimizer: Optimizer, tracking: Tracking | None) -> None:
     check_tracking(tracking, optimizer)
-    if not bool(jax.jit(all_finite)(theta)):
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta)):
         raise InputError("the model's parameters are not finite before training: mend its start")
 
 

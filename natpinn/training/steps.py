@@ -1,5 +1,6 @@
 """The compiled part of training: many steps in one call, only finite ones taken."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -71,11 +72,11 @@ class Outcome(NamedTuple):
     is_stuck: Bool[Array, ""]  # too many steps in a row were rejected
 
 
+@eqx.filter_jit  # one program where there would be several, each compiled before a run starts
 def start(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> TrainState:
     """The state before the first step, in arrays of its own."""
-    state = eqx.filter_jit(optimizer.init)(theta)
     zero = jnp.array(0)
-    return copied(TrainState(theta, state, key, zero, Events(zero, zero, zero)))
+    return copied(TrainState(theta, optimizer.init(theta), key, zero, Events(zero, zero, zero)))
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -87,6 +88,7 @@ def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
     """
     optimizer, batches, steps = work
 
+    @partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
     def take_step(state: TrainState) -> tuple[TrainState, StepInfo]:
         batch, step_key = batches.at(state)
         theta, optimizer_state, info = optimizer.step(
