@@ -106,11 +106,43 @@ def tune(
 ) -> Tuned:
     """Look for the settings of an optimizer with the smallest final error on a problem.
 
-    `space` says where, as {"optimizer.damping": {"log_uniform": [1e-9, 1]}}; without it, as wide as
-    makes sense for the optimizer. `trials` look everywhere, and `refine` more, by default as many,
-    around the best. A trial takes `budget` seconds or `steps`. The folder `out` keeps the study,
-    which any number of processes may share, and which goes on where it was when the same search is
-    started again.
+    The search has two stages: trials over the whole space, then trials in a quarter of each range
+    around the best of those.
+
+    **Arguments:**
+
+    - `problem`: a `Problem`, or the name of one of the catalogue.
+    - `optimizer`: the name of the optimizer whose settings are looked for. Default: `"spring"`.
+    - `space`: where to look, as `{"optimizer.damping": {"log_uniform": [1e-9, 1]}}`, with
+      `uniform`, `log_uniform` or `choice`. Default: as wide as makes sense for the optimizer.
+    - `model`: as in `natpinn.solve`. Default: the problem's own network.
+    - `settings`: of all trials, with dotted keys, as `{"points.interior": 300}`. Default: none.
+    - `trials`: how many in the first stage. Default: 50.
+    - `refine`: how many in the second stage. Default: as many as `trials`.
+    - `steps`: how many steps a trial has at most. Default: no limit.
+    - `budget`: seconds of training of a trial. Default: no limit, or 60 where no steps are given
+      either.
+    - `sampler`: `"random"`, or `"tpe"`, with which Optuna's tree-structured Parzen estimator
+      suggests all trials. Default: `"random"`.
+    - `prune`: whether trials are cut short that are worse than the median of the others at the same
+      share of their time. Default: False.
+    - `seed`: of the search; another one tries other settings. Default: 0.
+    - `out`: a folder that keeps the study, which any number of processes may share, and which goes
+      on where it was when the same search is started again. Default: none.
+    - `storage`: the URL of a database for workers on several machines. Default: a journal in `out`.
+    - `report`: a function of a trial and the study, called after each trial. Default: none.
+
+    **Returns:** what was found: `best`, the trial with the smallest error, its `settings`, and all
+    `trials`.
+
+    **Raises:** `InputError` for a search that cannot work, before the first trial, and where no
+    trial can run.
+
+        import natpinn
+
+        space = {"optimizer.damping": {"log_uniform": [1e-8, 1e-2]}}
+        found = natpinn.tune("poisson_2d", "spring", space, trials=2, refine=0, steps=3)
+        print(found.best.error, found.best.params)
     """
     search = plan_search(
         problem,

@@ -103,7 +103,19 @@ class Ladder(eqx.Module):
 
 
 class AdaptiveNystrom(DampedSolver[Climb]):
-    """`Nystrom` with the rank of the rung that training stands on, up to the exact solve."""
+    """A solve with a sketch whose rank follows from training, up to the exact solve.
+
+    The rank is 10, 20 or 40 % of the rows. It goes up while the sketch misses too large a share of
+    the kernel's trace, and another one is tried where the loss falls slowly.
+
+    **Arguments:** `variant`, as in `Nystrom`. Default: `"gpu"`.
+
+    **Raises:** `InputError` for another variant.
+
+        import natpinn
+
+        optimizer = natpinn.engd_w(solver=natpinn.AdaptiveNystrom())
+    """
 
     variant: str = eqx.field(static=True, default="gpu")
 

@@ -52,7 +52,7 @@ def train(
 ) -> TrainResult:
     """Train until `steps` are taken, `budget` seconds are spent or a callback returns True.
 
-    **Arguments**
+    **Arguments:**
 
     - `objective`: what a step minimises and, by its plan, how a step is computed. Its own points
       are not trained on: the domains sample every batch, the first too.
@@ -78,32 +78,25 @@ def train(
       wait for its end. It changes no parameters, except where a step depends on the number of steps
       that a budget allows, as with `auto`. Default: 0.25.
 
-    **Returns**
+    **Returns:** a `TrainResult`: `state` after the last step, `best_theta`, `history` with one
+    record for each evaluation (each 5 % later than the one before, and at the end), `status`
+    "finished", "interrupted" (by Ctrl-C or SIGTERM) or "diverged", `message`, which explains the
+    last two, and `snapshot`, from which another call goes on.
 
-    A TrainResult: `state` after the last step, `best_theta`, `history` with one record for each
-    evaluation (each 5 % later than the one before, and at the end), `status` "finished",
-    "interrupted" (by Ctrl-C or SIGTERM) or "diverged", `message`, which explains the last two, and
-    `snapshot`, from which another call goes on.
+    **Raises:** `InputError` where neither `steps` nor `budget` is given, for a number out of its
+    range, for parameters that are not finite, and where an optimizer without a damping is to be
+    tracked.
 
-    **Raises**
+        import jax
+        import natpinn
 
-    InputError where neither `steps` nor `budget` is given, for a number out of its range, for
-    parameters that are not finite, and where an optimizer without a damping is to be tracked.
-
-    **Example**
-
-    ```python
-    import jax
-    import natpinn
-
-    key = jax.random.key(0)
-    problem = natpinn.problems.get("poisson_2d")
-    model = problem.default_model(key)
-    objective, theta = problem.objective(model, problem.sample(key))
-    evaluation = problem.evaluation(model, key)
-    result = natpinn.train(objective, theta, natpinn.spring(), evaluation, key=key, steps=20)
-    print(result.history[-1]["relative_l2"])
-    ```
+        key = jax.random.key(0)
+        problem = natpinn.problems.get("poisson_2d")
+        model = problem.default_model(key)
+        objective, theta = problem.objective(model, problem.sample(key))
+        evaluation = problem.evaluation(model, key)
+        result = natpinn.train(objective, theta, natpinn.spring(), evaluation, key=key, steps=20)
+        print(result.history[-1]["relative_l2"])
     """
     limits = Limits(steps, budget)
     _check_start(theta, optimizer, tracking)

@@ -24,7 +24,14 @@ class Events(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """All that changes during training."""
+    """All that changes during training.
+
+    - `theta`: the parameters.
+    - `optimizer`: the optimizer's own state.
+    - `key`: the random key of the run, which stays; batches are functions of it and of the step.
+    - `step`: the steps taken so far, rejected ones included.
+    - `events`: how many steps were rejected, and how many were saved by more damping.
+    """
 
     theta: Theta
     optimizer: Any
