@@ -51,7 +51,7 @@ class Box(CubeImage):
         if not np.isfinite(highest - lowest).all():
             raise InputError(
                 f"a box must be finite to be sampled, got {self.lower.tolist()} and "
-                f"{self.upper.tolist()}: cut it off where the solution has settled"
+                f"{self.upper.tolist()}: cut it off where the solution hardly changes"
             )
         if not (lowest < highest).all():
             raise InputError(

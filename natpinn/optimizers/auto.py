@@ -182,7 +182,7 @@ class Auto(Optimizer[AutoState]):
         )
 
     def skip(self, state: AutoState) -> AutoState:
-        """The end of the run has come one step nearer."""
+        """The state after a step that was rejected: the end of the run is one step nearer."""
         return state._replace(step=state.step + 1)
 
     def footprint(self, rows: int, parameters: int) -> Footprint:
@@ -244,13 +244,13 @@ class Auto(Optimizer[AutoState]):
             "surprise": surprise,
             "heat": state.heat,
         }
-        shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # of where it is back to
+        shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # where the run continues
         return theta, new_state, StepInfo(shown, details, info.is_recovered)
 
     def _is_to_blame(
         self, objective: LeastSquares, state: AutoState, loss: Float[Array, ""]
     ) -> Bool[Array, ""]:
-        """Whether it is the last step, not the points of this batch, that gives no finite loss."""
+        """Whether the last step, and not the points of this batch, makes the loss not finite."""
 
         def was_sound() -> Bool[Array, ""]:
             return jnp.isfinite(objective.residual(state.before)).all()
@@ -258,9 +258,11 @@ class Auto(Optimizer[AutoState]):
         return jax.lax.cond(jnp.isfinite(loss), lambda: jnp.array(True), was_sound)
 
     def _enter_phase(self, theta: Theta, state: AutoState) -> tuple[Theta, AutoState]:
-        """Where a run begins to settle, it has no direction and much damping, but keeps its age.
+        """The parameters and the state at the beginning of a step, which may begin a phase.
 
-        So it does where a search went astray, which is cooler and at its lowest loss again.
+        The final phase begins without a direction and with much damping, but keeps the age of the
+        run. A search that went astray begins again in the same way, with less heat, at its lowest
+        loss.
         """
         share = schedule.at(self.settle_from, state.step) * jnp.where(
             state.is_settling, self.rule.stays, 1
@@ -289,7 +291,7 @@ class Auto(Optimizer[AutoState]):
         )
 
     def _remaining(self, step: Int[Array, ""]) -> Float[Array, ""]:
-        """1 until a run settles, then down to 0 at its end."""
+        """The factor of the step size: 1 in the search phase, then down to 0 at the end."""
         begin = schedule.at(self.settle_from, step)
         return jnp.clip((1 - step / self.horizon) / (1 - begin), 0.0, 1.0)
 
@@ -304,7 +306,7 @@ class Auto(Optimizer[AutoState]):
         return jnp.clip(moved, schedule.at(self.least_damping, step), self.rule.highest_damping)
 
     def _set_back(self, state: AutoState, theta: Theta) -> AutoState:
-        """Where a step is not taken or taken back: more damping, and no direction."""
+        """The state after a step that is not taken, or taken back: more damping, no direction."""
         return state._replace(
             phi=jax.tree.map(jnp.zeros_like, state.phi),
             before=theta,

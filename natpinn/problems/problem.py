@@ -394,7 +394,7 @@ class Problem(eqx.Module):
         if not bool(jnp.isfinite(reference).all()):
             raise InputError(
                 "the solution is NaN or infinite at some points of the domain: no error can be "
-                "measured against it; mend it, or leave it out to go by the validation loss"
+                "measured against it; correct it, or leave it out and use the validation loss"
             )
         return Evaluation(objective, points, reference)
 

@@ -146,7 +146,7 @@ def _find(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | None) 
 
 
 def _check_constants(stored: PyTree, given: PyTree, path: Path) -> None:
-    """What of the model is not trained is what it was when the run began."""
+    """Check that the constants of the model are those with which the run began."""
     old, new = named_arrays(stored), named_arrays(given)
     for name, value in old.items():
         if not np.array_equal(value, new[name], equal_nan=value.dtype.kind == "f"):

@@ -110,7 +110,7 @@ def train(
     with Interrupts() as interrupts:
         started = time.perf_counter()
         ledger.state, _ = run.take(0, ledger)  # compiles only
-        done = limits.is_over(ledger.step, ledger.seconds)  # killed while its results were written
+        done = limits.is_over(ledger.step, ledger.seconds)  # killed while it wrote its results
         evaluated = not ledger.history or (done and ledger.history[-1]["step"] < ledger.step)
         if evaluated:
             run.evaluate(ledger)
@@ -146,13 +146,15 @@ def train(
 
 def check_tracking(tracking: Tracking | None, optimizer: Optimizer) -> None:
     if tracking is not None and not hasattr(optimizer, "damping"):
-        raise InputError("only optimizers with a damping have what can be tracked, as engd_w has")
+        raise InputError("the spectrum is tracked for optimizers with a damping only, as engd_w")
 
 
 def _check_start(theta: Theta, optimizer: Optimizer, tracking: Tracking | None) -> None:
     check_tracking(tracking, optimizer)
     if not bool(jax.jit(all_finite)(theta)):
-        raise InputError("the model's parameters are not finite before training: mend its start")
+        raise InputError(
+            "the model's parameters are not finite before training: initialize it anew"
+        )
 
 
 @dataclass(frozen=True)
@@ -178,13 +180,13 @@ class _Run:
         )
 
     def take(self, count: int, ledger: Ledger) -> tuple[TrainState, Outcome]:
-        """The state after so many more steps, in the memory of the ledger's state."""
+        """The state after so many more steps; it reuses the memory of the ledger's state."""
         timed = self.optimizer.until(self.limits.horizon(ledger.step, ledger.seconds))
         timed, counted = place((timed, jnp.array(count)), self.batches.objective.plan)
         return jax.block_until_ready(advance(Work(timed, self.batches, counted), ledger.state))
 
     def evaluate(self, ledger: Ledger, outcome: Outcome | None = None) -> None:
-        """Record the metrics and, after steps, what the last one said of itself."""
+        """Record the metrics and, after steps, the details of the last one."""
         found = measure(self.batches, self.evaluation, ledger.state)
         if outcome is not None:
             found |= {name: float(value) for name, value in outcome.info.details.items()}
