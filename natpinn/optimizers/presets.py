@@ -346,14 +346,14 @@ def auto(
     **Arguments:** none is needed. Dampings are relative to the trace of the kernel.
 
     - `learning_rate`: the share of the direction that a step takes. Default: 0.2.
-    - `surprise`: the relative linearization error that steps aim at while a run searches: how far
+    - `surprise`: the relative linearization error that steps aim at in the search phase: how far
       the residual after a step is from its linear prediction, relative to the predicted change.
       With a larger one the damping is smaller. Noisy data want less, as 0.5. Default: 1.5.
-    - `damping`: at the start of a run, and at least at the start of its last phase. Default: 1e-2.
+    - `damping`: at the start of a run, and at least at the start of its final phase. Default: 1e-2.
     - `least_damping`: the damping never falls below it. Default: 1e-16.
     - `forgetting`: c in the momentum 1 − c/(10 + age), where the age counts steps and goes back
       while the loss rises. With a larger one directions are forgotten sooner. Default: 5.
-    - `calm`: the relative linearization error that steps aim at in the last phase, in which a run
+    - `calm`: the relative linearization error that steps aim at in the final phase, in which a run
       settles. Default: 0.1.
     - `settle_from`: the share of a run after which that phase begins, from 0 and below 1. Default:
       0.75.
