@@ -14,7 +14,7 @@ from .errors import InputError
 
 
 def check_flag(value: object, name: str) -> None:
-    """The text "False" would count as true."""
+    """Check that a value is true or false: the text "False" would count as true."""
     if not isinstance(value, bool):
         raise InputError(f"{name} is true or false, got {value!r}")
 

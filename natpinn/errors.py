@@ -5,11 +5,30 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """An input that cannot work: the message says the value, the reason and the remedy."""
+    """An input that cannot work; the message says the value, the reason and the remedy.
+
+    It is a `ValueError`, and is raised before anything is computed where that is possible.
+
+        import natpinn
+
+        try:
+            natpinn.Box([0, 0], [1, 0])
+        except natpinn.InputError as error:
+            print(error)
+    """
 
 
 class NatpinnWarning(UserWarning):
-    """Something went wrong, and the run goes on."""
+    """A warning that something went wrong and the run goes on, as when a disk is full.
+
+    It is a `UserWarning`, which Python can turn into an error:
+
+        import warnings
+
+        import natpinn
+
+        warnings.simplefilter("error", natpinn.NatpinnWarning)
+    """
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -75,7 +75,7 @@ def used_bytes() -> int:
 
 
 def require(count: int, what: str, remedy: str) -> None:
-    """Fail before an allocation does."""
+    """Raise where so many bytes are not free, before an allocation fails."""
     free = free_bytes()
     if count > free:
         raise InputError(

@@ -24,8 +24,8 @@ def traced_once(function: Function) -> Function:
 def from_shapes(function: Callable[..., Result], *arguments: PyTree) -> Result:
     """function(*arguments) with the shapes of JAX's arrays in place of them; slow the first time.
 
-    The function traces something. Its result is remembered for the same shapes and the same of
-    everything else, unless some of that cannot be hashed.
+    The result is remembered by the shapes of arrays and the values of everything else, unless some
+    of these cannot be hashed.
     """
     leaves, structure = jax.tree.flatten(arguments)
     described = tuple(_described(leaf) for leaf in leaves)

@@ -69,12 +69,12 @@ def learning_rate(value: Any) -> Schedule:
 
 
 def surprise(value: Any) -> Schedule:
-    """How far from its linear prediction a residual may be, relative to the predicted change."""
+    """The wanted relative linearization error of steps in the search phase of `auto`."""
     return schedule(value, "surprise", minimum=0.0, positive=True)
 
 
 def forgetting(value: Any) -> Schedule:
-    """c > 0 in the momentum 1 − c/k: how much of itself a direction loses, relative to its age."""
+    """c > 0 in the momentum 1 − c/(c' + age): the larger, the sooner directions are forgotten."""
     return schedule(value, "forgetting", minimum=0.0, positive=True)
 
 
@@ -84,12 +84,12 @@ def least_damping(value: Any) -> Schedule:
 
 
 def calm(value: Any) -> Schedule:
-    """How far steps may surprise while a run settles."""
+    """The wanted relative linearization error of steps in the final phase of `auto`."""
     return schedule(value, "calm", minimum=0.0, positive=True)
 
 
 def settle_from(value: Any) -> Schedule:
-    """The share of a run after which it settles."""
+    """The share of a run after which the final phase of `auto` begins."""
     return schedule(value, "settle_from", minimum=0.0, below=1.0)
 
 

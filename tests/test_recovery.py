@@ -153,7 +153,7 @@ def test_a_residual_that_is_nan_somewhere_in_every_batch_is_named(tmp_path):
     assert summary["status"] == "diverged"
     assert summary["steps"] == summary["rejected_steps"] == 10
     assert "'interior' is not finite at" in summary["message"]
-    assert summary["message"].endswith("mend it there")  # fewer points would not do
+    assert summary["message"].endswith("make it finite there")  # fewer points would not do
     assert "of 40 points of a batch, as at x0 = 0." in summary["message"]
     best = load(tmp_path / "run", problem=problem())
     assert bool(jnp.isfinite(best(SQUARE.sample(jax.random.key(0), 50))).all())

@@ -121,7 +121,7 @@ def solve(
 
 
 def _refuse_code(base: dict[str, Any], flags: dict[str, Any], path: Path | None) -> None:
-    """Code is run because the command line names it, never because a file does."""
+    """Check that code is named on the command line: a file alone never makes natpinn run it."""
     for kind, said in (("problem", "as natpinn solve {}"), ("model", "as --set model.name={}")):
         name = base.get(f"{kind}.name")
         if ":" in str(name) and f"{kind}.name" not in flags:
@@ -135,7 +135,8 @@ def _refuse_code(base: dict[str, Any], flags: dict[str, Any], path: Path | None)
 def _claimed(out: Path | None, parts: "Parts") -> Iterator[Path]:
     """A folder that is named, or runs/PROBLEM-OPTIMIZER-N with the first N that is free.
 
-    It is made at once, since other commands may look for one; it does not stay if nothing is in it.
+    It is created at once, since other commands may look for one at the same time, and removed again
+    after an error if nothing is in it.
     """
     from ..parallel import processes as cluster
 

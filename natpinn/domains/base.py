@@ -20,33 +20,86 @@ Points = PyTree[Float[Array, "n ..."]]
 
 
 class Domain(eqx.Module):
-    """A set of points that can be sampled."""
+    """A set of points on which a condition holds: the contract of every domain.
+
+    A subclass defines
+
+    - `bounds`: the corners of a box around the domain, two arrays of shape (d,).
+    - `sample(key, n, sampler)`: n points, an array of shape (n, d) or a tuple that has one first.
+
+    It may override `names`, `covers`, `size` and `has_volume`. A problem measures its error on the
+    first of its domains that has a volume.
+
+        import jax.numpy as jnp
+        import natpinn
+
+        class Disc(natpinn.Domain):
+            bounds = (-jnp.ones(2), jnp.ones(2))
+            has_volume = True
+
+            def sample(self, key, n, sampler=natpinn.Uniform()):
+                radius, turn = sampler.unit(key, n, 2).T
+                angle = 2 * jnp.pi * turn
+                return jnp.sqrt(radius)[:, None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], 1)
+
+        equation = natpinn.Condition(lambda u, x: natpinn.laplacian(u)(x) + 1, Disc(), points=50)
+    """
 
     @property
     @abstractmethod
     def bounds(self) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        """The corners of a box around the domain."""
+        """The corners of a box around the domain, two arrays of shape (d,)."""
 
     @abstractmethod
-    def sample(self, key: PRNGKeyArray, n: int, sampler: Sampler = Uniform()) -> Points: ...
+    def sample(self, key: PRNGKeyArray, n: int, sampler: Sampler = Uniform()) -> Points:
+        """Points of the domain.
+
+        **Arguments:**
+
+        - `key`: a random key of JAX; the points are a function of it.
+        - `n`: how many points.
+        - `sampler`: how points of the unit cube are drawn, which are then placed in the domain.
+          Default: `Uniform()`, independent of each other.
+
+        **Returns:** an array of shape (n, d); from `Data` the pair of places and values, from
+        `with_normals` the pair of places and outward normals.
+
+        **Raises:** `InputError` where measured data have fewer points than n.
+
+            import jax
+            import natpinn
+
+            points = natpinn.Box.unit(2).sample(jax.random.key(0), 5)
+        """
 
     @property
     def dimension(self) -> int:
+        """How many coordinates a point has, time included."""
         return self.bounds[0].size
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the coordinates are called, in faces, pictures and messages: x0, x1, …"""
+        """What the coordinates are called in faces, pictures and messages: x0, x1, …"""
         return tuple(f"x{i}" for i in range(self.dimension))
 
     def covers(self, x: Float[Array, " d"]) -> Bool[Array, ""]:
-        """Whether a point lies in the box around the domain, or around a part of a union."""
+        """Whether a point lies in the box around the domain, or around one of the parts of a union.
+
+        **Arguments:** `x`, a point of shape (d,).
+
+        **Returns:** a boolean array of shape ().
+
+            import jax.numpy as jnp
+            import natpinn
+
+            natpinn.Box.unit(2).covers(jnp.array([0.5, 2.0]))  # False
+        """
         lower, upper = self.bounds
         return jnp.all((lower <= x) & (x <= upper))
 
     @property
     def size(self) -> int | None:
-        """How many points there are, where that is finite."""
+        """How many points there are, or None if they are infinitely many."""
         return None
 
     @property
@@ -61,16 +114,26 @@ class CubeImage(Domain):
     @property
     @abstractmethod
     def unit_dimension(self) -> int:
-        """The dimension of the unit cube."""
+        """The dimension of the unit cube whose image the domain is."""
 
     @property
     @abstractmethod
     def measure(self) -> Float[Array, ""]:
-        """Volume, area, length; the number of points of a finite set."""
+        """Length, area or volume of the domain."""
 
     @abstractmethod
     def place(self, unit: Float[Array, " k"]) -> Point:
-        """The point of the domain that a point of the unit cube stands for."""
+        """The point of the domain that a point of the unit cube is mapped to.
+
+        **Arguments:** `unit`, a point of the unit cube, of shape (k,) with k = `unit_dimension`.
+
+        **Returns:** the point, of shape (d,), or the pair of it and its normal.
+
+            import jax.numpy as jnp
+            import natpinn
+
+            natpinn.Box([0], [2]).place(jnp.array([0.5]))  # [1.]
+        """
 
     def sample(self, key: PRNGKeyArray, n: int, sampler: Sampler = Uniform()) -> Points:
         return _draw(self, key, n, sampler)
@@ -138,7 +201,21 @@ def _lowest_and_highest(lowers: Sequence[Array], uppers: Sequence[Array]) -> tup
 
 
 class Union(CubeImage):
-    """Points of several domains, each drawn in proportion to its measure; overlaps count twice."""
+    """Points of several domains, drawn from each with a probability in proportion to its measure.
+
+    `a | b` is `Union(a, b)`. Where two members overlap, points are drawn twice as densely.
+
+    **Arguments:** `members`, at least one domain, all of the same dimension: boxes, time slabs,
+    their surfaces, or other unions.
+
+    **Raises:** `InputError` for domains of different dimensions, for `Data`, and where some
+    members have normals and others have none.
+
+        import natpinn
+
+        corridor, room = natpinn.Box([0, 0], [2, 1]), natpinn.Box([2, 0], [3, 3])
+        flat = corridor | room
+    """
 
     members: tuple[CubeImage, ...]
 
@@ -175,6 +252,7 @@ class Union(CubeImage):
 
     @property
     def measures(self) -> Float[Array, " members"]:
+        """The measure of each member."""
         return jnp.stack([member.measure for member in self.members])
 
     @property

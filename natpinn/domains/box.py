@@ -14,28 +14,23 @@ from .base import CubeImage, Surface, pick
 
 
 class Box(CubeImage):
-    """{x : lower ≤ x ≤ upper}, a set of points between two corners.
+    """A box {x : lower ≤ x ≤ upper}: all points between two corners.
 
-    **Arguments**
+    **Arguments:**
 
-    - `lower`, `upper`: the corners, d numbers each; an interval is `Box([0], [1])`.
-    - `names`: what the coordinates are called, as in `"x y"`. Default: x0, x1, … A face is named
-      after its coordinate.
+    - `lower`, `upper`: the corners, d numbers each, in the units of the problem. An interval is
+      `Box([0], [1])`.
+    - `names`: what the coordinates are called in faces, pictures and messages, as in `"x y"`. A
+      face is named after its coordinate. Default: x0, x1, …
 
-    **Raises**
+    **Raises:** `InputError` for corners that do not fit each other, are not finite or leave no
+    volume, and for names that are not d different words.
 
-    InputError for corners that do not fit each other, are not finite or leave no volume, and for
-    names that are not d different words.
+        import natpinn
 
-    **Example**
-
-    ```python
-    from natpinn import Box
-
-    plate = Box([0, 0], [2, 1], names="x y")
-    edge = plate.boundary
-    inlet = plate.faces("x-")
-    ```
+        plate = natpinn.Box([0, 0], [2, 1], names="x y")
+        edge = plate.boundary
+        inlet = plate.faces("x-")
     """
 
     lower: Float[Array, " d"]
@@ -43,7 +38,7 @@ class Box(CubeImage):
     given_names: tuple[str, ...] | None = eqx.field(static=True)
 
     def __init__(
-        self, lower: ArrayLike, upper: ArrayLike, names: str | Sequence[str] | None = None
+        self, lower: "ArrayLike", upper: "ArrayLike", names: str | Sequence[str] | None = None
     ):
         self.lower = float64(lower, "the lower corner of a box")
         self.upper = float64(upper, "the upper corner of a box")
@@ -56,7 +51,7 @@ class Box(CubeImage):
         if not np.isfinite(highest - lowest).all():
             raise InputError(
                 f"a box must be finite to be sampled, got {self.lower.tolist()} and "
-                f"{self.upper.tolist()}: cut it off where the solution has settled"
+                f"{self.upper.tolist()}: cut it off where the solution hardly changes"
             )
         if not (lowest < highest).all():
             raise InputError(
@@ -69,7 +64,18 @@ class Box(CubeImage):
 
     @classmethod
     def unit(cls, dimension: int) -> "Box":
-        """[0, 1]ᵈ."""
+        """The unit cube [0, 1]ᵈ.
+
+        **Arguments:** `dimension`, how many coordinates d a point has, at least 1.
+
+        **Returns:** the `Box`.
+
+        **Raises:** `InputError` where the dimension is not a whole number from 1.
+
+            import natpinn
+
+            square = natpinn.Box.unit(2)
+        """
         dimension = whole(dimension, "dimension")
         return cls([0.0] * dimension, [1.0] * dimension)
 
@@ -98,16 +104,28 @@ class Box(CubeImage):
 
     @property
     def face_names(self) -> tuple[str, ...]:
-        """`x0-` is the face where coordinate x0 is smallest, `x0+` where it is largest."""
+        """The names that `faces` takes: `x0-` where x0 is smallest, `x0+` where it is largest, …"""
         return tuple(f"{name}{end}" for name in self.names for end in "-+")
 
     @property
     def boundary(self) -> "BoxBoundary":
-        """All faces."""
+        """All faces; `boundary.with_normals` gives outward normals beside the points."""
         return self.faces(*self.face_names)
 
     def faces(self, *names: str) -> "BoxBoundary":
-        """Some faces, as in `box.faces("x0-", "x1+")`."""
+        """Some faces of the box.
+
+        **Arguments:** `names`, one or more of `face_names`: the coordinate, and - for its smallest
+        or + for its largest value.
+
+        **Returns:** the faces as one domain, on which points are drawn uniformly.
+
+        **Raises:** `InputError` without a name, and for one that is no face.
+
+            import natpinn
+
+            left_and_top = natpinn.Box.unit(2).faces("x0-", "x1+")
+        """
         if not names:
             raise InputError(f"name at least one face of: {', '.join(self.face_names)}")
         for name in names:

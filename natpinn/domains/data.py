@@ -12,7 +12,23 @@ from .sampling import Sampler, Uniform
 
 
 class Data(Domain):
-    """Measured data: a point is a pair (x, value). A batch is all of them or a random subset."""
+    """Measured data: a point of this domain is the pair of a place x and the value measured there.
+
+    A batch has all of the data, or a random subset where the condition has fewer `points`.
+
+    **Arguments:**
+
+    - `points`: the places, an array of shape (n, d) in float64, in the units of the problem.
+    - `values`: what was measured, n numbers or n arrays, in the units of the model's values.
+
+    **Raises:** `InputError` for arrays that do not fit each other, are not float64, or contain NaN
+    or infinity.
+
+        import natpinn
+
+        readings = natpinn.Data([[0.2, 0.5], [0.8, 0.5]], [1.3, 0.9])
+        fit = natpinn.Condition(lambda u, point: u(point[0]) - point[1], readings)
+    """
 
     points: Float[Array, "n d"]
     values: Float[Array, "n ..."]

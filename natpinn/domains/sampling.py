@@ -12,10 +12,27 @@ BITS = 32
 
 
 class Sampler(eqx.Module):
-    """n points in [0, 1]ᵈ, drawn inside the compiled step."""
+    """How points of the unit cube [0, 1]ᵈ are drawn: the contract of every sampler.
+
+    A subclass defines `unit(key, n, d)`. If its points do not depend on the key, it overrides
+    `fresh` too, so that errors are measured on points that were not trained on.
+
+        import jax
+        import jax.numpy as jnp
+        import natpinn
+
+        class Stratified(natpinn.Sampler):  # one point in each of n layers of every coordinate
+            def unit(self, key, n, d):
+                place, order = jax.random.split(key)
+                layers = jnp.arange(n)[:, None] + jax.random.uniform(place, (n, d))
+                return jax.random.permutation(order, layers / n, axis=0, independent=True)
+
+        points = natpinn.Box.unit(2).sample(jax.random.key(0), 8, Stratified())
+    """
 
     @abstractmethod
-    def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]: ...
+    def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]:
+        """n points in [0, 1]ᵈ, of shape (n, d); n and d are constants of the compiled step."""
 
     @property
     def fresh(self) -> "Sampler":
@@ -24,7 +41,16 @@ class Sampler(eqx.Module):
 
 
 class Uniform(Sampler):
-    """Independent, uniform points."""
+    """Independent points, uniform in the unit cube: the default of every condition.
+
+    `Sobol` fills the cube more evenly.
+
+        import natpinn
+
+        inside = natpinn.Condition(
+            lambda u, x: natpinn.laplacian(u)(x), natpinn.Box.unit(2), sampler=natpinn.Uniform()
+        )
+    """
 
     def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]:
         return jax.random.uniform(key, (n, d))
@@ -33,8 +59,18 @@ class Uniform(Sampler):
 class Sobol(Sampler):
     """Sobol points, scrambled anew for each key by a random linear map of the digits and a shift.
 
-    Every point is uniform, so averages stay unbiased; together they fill the cube evenly, so the
-    averages of smooth functions vary less. A power of two of them fills it best.
+    Every point is uniform, so averages stay unbiased. Together the points fill the cube evenly, so
+    averages of smooth functions vary less from batch to batch; a power of two of them fills it
+    best.
+
+        import natpinn
+
+        inside = natpinn.Condition(
+            lambda u, x: natpinn.laplacian(u)(x),
+            natpinn.Box.unit(2),
+            points=256,
+            sampler=natpinn.Sobol(),
+        )
     """
 
     def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]:
@@ -52,7 +88,18 @@ class Sobol(Sampler):
 
 
 class Held(Sampler):
-    """The same points of another sampler at every step, whatever the key."""
+    """The same points of another sampler at every step, whatever the key.
+
+    **Arguments:**
+
+    - `sampler`: which points are held. Default: `Uniform()`.
+    - `seed`: another seed holds other points. Default: 0.
+
+        import natpinn
+
+        grid = natpinn.Held(natpinn.Sobol(), seed=1)
+        problem = natpinn.problems.get("poisson_2d").with_sampler(grid)
+    """
 
     sampler: Sampler = Uniform()
     seed: int = eqx.field(static=True, default=0)

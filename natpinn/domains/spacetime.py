@@ -10,7 +10,23 @@ from .box import Box
 
 
 class TimeSpace(CubeImage):
-    """[start, end] × space, with time as coordinate 0."""
+    """Time × space, [start, end] × space: its points have time as coordinate 0, space follows.
+
+    **Arguments:**
+
+    - `start`, `end`: the first and the last time, in the units of the problem.
+    - `space`: the domain of space, mostly a `Box`. Only a `Box` has a `boundary` and `faces` that
+      are followed in time.
+
+    **Raises:** `InputError` for times that are not finite or do not run forward, and where space is
+    no domain, or measured data, or has normals.
+
+        import natpinn
+
+        slab = natpinn.TimeSpace(0, 2, natpinn.Box([0], [1]))
+        start = natpinn.Condition(lambda u, tx: u(tx) - tx[1] * (1 - tx[1]), slab.initial)
+        walls = natpinn.Condition(lambda u, tx: u(tx), slab.boundary)
+    """
 
     start: Float[Array, ""]
     end: Float[Array, ""]
@@ -60,7 +76,7 @@ class TimeSpace(CubeImage):
 
     @property
     def initial(self) -> "TimeSlice":
-        """{start} × space."""
+        """{start} × space, where initial values hold."""
         return TimeSlice(self.start, self.space)
 
     @property
@@ -70,11 +86,24 @@ class TimeSpace(CubeImage):
 
     @property
     def boundary(self) -> "Lateral":
-        """[start, end] × the boundary of the space."""
+        """[start, end] × the boundary of space."""
         return Lateral(self, self._box.boundary)
 
     def faces(self, *names: str) -> "Lateral":
-        """[start, end] × some faces of the space; `x0` is its first coordinate, not time."""
+        """[start, end] × some faces of space.
+
+        **Arguments:** `names`, one or more faces of the box: `x0-` is where the first coordinate of
+        space, not time, is smallest.
+
+        **Returns:** the faces as one domain.
+
+        **Raises:** `InputError` for a name that is no face, as `t-` (the domain there is
+        `initial`).
+
+            import natpinn
+
+            left = natpinn.TimeSpace(0, 1, natpinn.Box([0], [1])).faces("x0-")
+        """
         for name in names:
             if name in ("t-", "t+"):
                 end = "initial" if name == "t-" else "final"

@@ -19,18 +19,37 @@ INTERIOR_POINTS, SURFACE_POINTS = 500, 100
 
 
 class Condition(eqx.Module):
-    """residual(u, x) = 0 for every x of the domain; in the loss, weight/(2n) Σ residual².
+    """An equation on a domain: residual(u, x) = 0 for every x of it.
 
-    `residual` gets the model and ONE point, and returns one number or a vector of them. `points` is
-    how many a batch has: by default all of measured data, and otherwise what `natpinn.solve`
-    proposes for the model, or 500, and 100 for a domain of lower dimension than its points.
+    A condition adds weight/(2n) Σ residual² to the loss, a sum over the n points of a batch.
+
+    **Arguments:**
+
+    - `residual`: a function of the model u and of ONE point, which returns one number, or a vector
+      of them for several equations. It is written with `jax.numpy`.
+    - `domain`: where the equation holds. Points of `Data` and of `with_normals` are pairs.
+    - `weight`: a positive number without a unit: how much the condition counts beside the others.
+      Default: 1.
+    - `points`: how many points a batch has. Default: all of measured data; otherwise what
+      `natpinn.solve` proposes for the model, or without it 500, and 100 for a domain of lower
+      dimension than its points.
+    - `sampler`: how the points are drawn. Default: `Uniform()`, independent and new at every step.
+
+    **Raises:** `InputError` for a residual that is no function, a weight that is not positive, or
+    more points than measured data have.
+
+        import natpinn
+
+        square = natpinn.Box.unit(2)
+        inside = natpinn.Condition(lambda u, x: natpinn.laplacian(u)(x) + 1, square, points=200)
+        edge = natpinn.Condition(lambda u, x: u(x), square.boundary, weight=10)
     """
 
     residual: Callable[[Any, Point], Float[Array, "..."]]
     domain: Domain
     weight: Float[Array, ""]
     points: int = eqx.field(static=True)
-    is_sized: bool = eqx.field(static=True)  # somebody has said how many points
+    is_sized: bool = eqx.field(static=True)  # the number of points is given, not proposed
     sampler: Sampler
 
     def __init__(
@@ -64,23 +83,84 @@ class Condition(eqx.Module):
             )
 
     def with_points(self, points: int | None) -> "Condition":
-        """The same condition with another number of points, or with as many as are proposed."""
+        """The same condition with another number of points in a batch.
+
+        **Arguments:** `points`, how many, or None for as many as are proposed for the model.
+
+        **Returns:** the new `Condition`.
+
+            import natpinn
+
+            edge = natpinn.Condition(lambda u, x: u(x), natpinn.Box.unit(2).boundary)
+            larger = edge.with_points(400)
+        """
         return Condition(self.residual, self.domain, self.weight, points, self.sampler)
 
     def with_sampler(self, sampler: Sampler) -> "Condition":
-        """The same condition with its points drawn another way."""
+        """The same condition with its points drawn another way.
+
+        **Arguments:** `sampler`, such as `Sobol()`.
+
+        **Returns:** the new `Condition`.
+
+            import natpinn
+
+            edge = natpinn.Condition(lambda u, x: u(x), natpinn.Box.unit(2).boundary)
+            even = edge.with_sampler(natpinn.Sobol())
+        """
         points = self.points if self.is_sized else None
         return Condition(self.residual, self.domain, self.weight, points, sampler)
 
     def sample(self, key: PRNGKeyArray) -> Points:
+        """A batch of points of the condition.
+
+        **Arguments:** `key`, a random key of JAX; the points are a function of it.
+
+        **Returns:** an array of shape (n, d), or a pair of arrays, as the domain gives them.
+
+            import jax
+            import natpinn
+
+            edge = natpinn.Condition(lambda u, x: u(x), natpinn.Box.unit(2).boundary)
+            points = edge.sample(jax.random.key(0))
+        """
         return self.domain.sample(key, self.points, self.sampler)
 
     def rows(self, model: Any, point: Point) -> Float[Array, " k"]:
-        """The residual at one point, as a vector."""
+        """The residual at one point, as a vector.
+
+        **Arguments:**
+
+        - `model`: a function of one point.
+        - `point`: one point of the domain, or a pair where its points are pairs.
+
+        **Returns:** an array of shape (k,) for k equations.
+
+            import jax.numpy as jnp
+            import natpinn
+
+            edge = natpinn.Condition(lambda u, x: u(x), natpinn.Box.unit(2).boundary)
+            edge.rows(jnp.sum, jnp.array([0.0, 0.5]))  # [0.5]
+        """
         return jnp.atleast_1d(_evaluated(self.residual, model, point))
 
     def check(self, name: str, model: Any) -> None:
-        """The model and the residual fit each other and the domain; nothing is computed."""
+        """Check that the model, the residual and the domain fit each other, from shapes alone.
+
+        **Arguments:**
+
+        - `name`: what messages call the condition.
+        - `model`: a function of one point.
+
+        **Raises:** `InputError` where the residual cannot be evaluated at one point, or does not
+        return one number or a vector in float64.
+
+            import jax.numpy as jnp
+            import natpinn
+
+            edge = natpinn.Condition(lambda u, x: u(x), natpinn.Box.unit(2).boundary)
+            edge.check("edge", jnp.sum)
+        """
         points = jax.eval_shape(self.sample, jax.random.key(0))
         point = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), points)
         shapes = jax.tree.map(lambda p: p.shape, point)

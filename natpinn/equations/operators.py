@@ -21,7 +21,12 @@ Coefficient = Float[Array, "..."] | Callable[[Float[Array, " d"]], Float[Array, 
 
 
 class SecondOrder(NamedTuple):
-    """A function's value, first derivatives and second-order term at one point."""
+    """A function's value, first derivatives and second-order term at one point.
+
+    - `value`: u(x), of shape () or (m,).
+    - `gradient`: ∇u, or σᵀ∇u, with one entry for each direction along its last axis.
+    - `laplacian`: Δu, or tr(σᵀ ∇²u σ) + b·∇u, of the shape of `value`.
+    """
 
     value: Float[Array, "..."]
     gradient: Float[Array, "... k"]
@@ -29,12 +34,30 @@ class SecondOrder(NamedTuple):
 
 
 def gradient(u: Field) -> Field:
-    """∇u, of shape (d,); for a function with m values the Jacobian, of shape (m, d)."""
+    """The gradient ∇u of a function.
+
+    **Arguments:** `u`, a function of one point with one value, or with m of them.
+
+    **Returns:** a function of one point whose value is ∇u, of shape (d,), or the Jacobian (m, d).
+
+        import natpinn
+
+        natpinn.gradient(lambda x: x[0] ** 2 * x[1])([2.0, 3.0])  # [12., 4.]
+    """
     return jacobian(u)
 
 
 def jacobian(u: Field) -> Field:
-    """∂uᵢ/∂xⱼ, by forward or reverse mode, whichever needs fewer passes."""
+    """The derivatives ∂uᵢ/∂xⱼ of a function, by forward or reverse mode, whichever is cheaper.
+
+    **Arguments:** `u`, a function of one point with m values.
+
+    **Returns:** a function of one point whose value has shape (m, d), or (d,) where u is a number.
+
+        import natpinn
+
+        natpinn.jacobian(lambda x: x**2)([1.0, 2.0])  # [[2., 0.], [0., 4.]]
+    """
 
     def derivatives(x: Float[Array, " d"]) -> Float[Array, "... d"]:
         x = _one_point(x)
@@ -45,7 +68,18 @@ def jacobian(u: Field) -> Field:
 
 
 def divergence(u: Field) -> Field:
-    """∇·u = Σᵢ ∂uᵢ/∂xᵢ of a vector field with as many values as coordinates."""
+    """The divergence ∇·u = Σᵢ ∂uᵢ/∂xᵢ of a vector field.
+
+    **Arguments:** `u`, a function of one point with as many values as the point has coordinates.
+
+    **Returns:** a function of one point whose value is a number.
+
+    **Raises:** `InputError` at a point, where u has another number of values.
+
+        import natpinn
+
+        natpinn.divergence(lambda x: x**2)([1.0, 2.0])  # 6.
+    """
 
     def trace(x: Float[Array, " d"]) -> Float[Array, ""]:
         x = _one_point(x)
@@ -61,7 +95,21 @@ def divergence(u: Field) -> Field:
 
 
 def partial(u: Field, *coordinates: int) -> Field:
-    """∂ⁿu/∂xᵢ∂xⱼ…: one coordinate per order, so `partial(u, 0, 0, 1)` is ∂³u/∂x₀²∂x₁."""
+    """A partial derivative ∂ⁿu/∂xᵢ∂xⱼ…, of first or higher order.
+
+    **Arguments:**
+
+    - `u`: a function of one point.
+    - `coordinates`: one for each order, counted from 0: `partial(u, 0, 0, 1)` is ∂³u/∂x₀²∂x₁.
+
+    **Returns:** a function of one point with as many values as u.
+
+    **Raises:** `InputError` without coordinates, and at a point that has no such coordinate.
+
+        import natpinn
+
+        natpinn.partial(lambda x: x[0] ** 2 * x[1], 0, 1)([2.0, 3.0])  # 4.
+    """
     if not coordinates:
         raise InputError("partial needs at least one coordinate, as in partial(u, 0)")
 
@@ -79,19 +127,68 @@ def partial(u: Field, *coordinates: int) -> Field:
 
 
 def laplacian(u: Field, coordinates: Sequence[int] | None = None) -> Field:
-    """Δu = Σᵢ ∂²u/∂xᵢ², over all coordinates or the given ones."""
+    """The Laplacian Δu = Σᵢ ∂²u/∂xᵢ².
+
+    **Arguments:**
+
+    - `u`: a function of one point.
+    - `coordinates`: those that the sum goes over, counted from 0, as `[1, 2]` for two of space
+      beside time. Default: all.
+
+    **Returns:** a function of one point with as many values as u.
+
+    **Raises:** `InputError` at a point that has no such coordinates.
+
+        import natpinn
+
+        natpinn.laplacian(lambda x: x @ x)([1.0, 2.0])  # 4.
+    """
     return lambda x: value_gradient_laplacian(u, coordinates)(x).laplacian
 
 
 def weighted_laplacian(u: Field, sigma: Coefficient, drift: Coefficient | None = None) -> Field:
-    """tr(σᵀ ∇²u σ) + b·∇u, with σ of shape (d, k) and b of shape (d,), constant or of the point."""
+    """A second-order operator tr(σᵀ ∇²u σ) + b·∇u: diffusion and drift in one pass.
+
+    **Arguments:**
+
+    - `u`: a function of one point.
+    - `sigma`: σ, of shape (d, k), or a function of the point that returns it.
+    - `drift`: b, of shape (d,), or a function of the point that returns it. Default: zero.
+
+    **Returns:** a function of one point with as many values as u.
+
+    **Raises:** `InputError` at a point that σ or b does not fit.
+
+        import jax.numpy as jnp
+        import natpinn
+
+        def u(tx):
+            return jnp.exp(-tx[0]) * jnp.sin(tx[1])
+
+        heat = natpinn.weighted_laplacian(u, sigma=[[0.0], [1.0]], drift=[-1.0, 0.0])
+        heat([0.5, 0.5])  # ∂²u/∂x² − ∂u/∂t = 0
+    """
     return lambda x: weighted_value_gradient_laplacian(u, sigma, drift)(x).laplacian
 
 
 def value_gradient_laplacian(
     u: Field, coordinates: Sequence[int] | None = None
 ) -> Callable[[Float[Array, " d"]], SecondOrder]:
-    """u, ∇u and Δu in a single pass, over all coordinates or the given ones."""
+    """A function's value u, gradient ∇u and Laplacian Δu in one pass.
+
+    **Arguments:**
+
+    - `u`: a function of one point.
+    - `coordinates`: those of the gradient and the Laplacian, counted from 0. Default: all.
+
+    **Returns:** a function of one point whose value is a `SecondOrder`.
+
+    **Raises:** `InputError` at a point that has no such coordinates.
+
+        import natpinn
+
+        value, slope, curvature = natpinn.value_gradient_laplacian(lambda x: x @ x)([1.0, 2.0])
+    """
 
     def evaluate(x: Float[Array, " d"]) -> SecondOrder:
         x = _one_point(x)
@@ -109,7 +206,23 @@ def value_gradient_laplacian(
 def weighted_value_gradient_laplacian(
     u: Field, sigma: Coefficient, drift: Coefficient | None = None
 ) -> Callable[[Float[Array, " d"]], SecondOrder]:
-    """u, σᵀ∇u and tr(σᵀ ∇²u σ) + b·∇u in a single pass."""
+    """A function's value u, σᵀ∇u and tr(σᵀ ∇²u σ) + b·∇u in one pass.
+
+    **Arguments:**
+
+    - `u`: a function of one point.
+    - `sigma`: σ, of shape (d, k), or a function of the point that returns it.
+    - `drift`: b, of shape (d,), or a function of the point that returns it. Default: zero.
+
+    **Returns:** a function of one point whose value is a `SecondOrder`.
+
+    **Raises:** `InputError` at a point that σ or b does not fit.
+
+        import natpinn
+
+        both = natpinn.weighted_value_gradient_laplacian(lambda x: x @ x, [[0.0], [2.0]])
+        value, along, second = both([1.0, 2.0])  # 5., [8.], 8.
+    """
 
     def evaluate(x: Float[Array, " d"]) -> SecondOrder:
         x = _one_point(x)

@@ -2,7 +2,7 @@
 
 A Jacobian is kept in blocks and never concatenated as a whole: row blocks, one for each condition,
 and in each of them a `Block` for each array W of θ. Every kind of block answers the same questions,
-so that what is above does not know how a layer's gradients are held.
+so that kernels and solvers need not know how a layer's gradients are held.
 """
 
 import math
@@ -45,7 +45,7 @@ class Block(eqx.Module):
 
     @abstractmethod
     def squared_norm(self) -> Float[Array, ""]:
-        """Of all gradients together."""
+        """The sum of the squares of all gradients."""
 
     @abstractmethod
     def some_outputs(self, start: Any, count: int) -> "Block":
@@ -53,17 +53,20 @@ class Block(eqx.Module):
 
     @abstractmethod
     def exchanged(self) -> "Block":
-        """From some rows with all outputs of W, to all rows with some outputs: one per device."""
+        """The same gradients, distributed over devices another way.
+
+        Before, each device has some rows with all outputs of W; after, all rows with some outputs.
+        """
 
     @property
     def forming_operations(self) -> int:
-        """What it takes to form the gradient of one residual."""
+        """The operations that form the gradient of one residual."""
         return 0
 
     def structured_operations(self, other: "Block") -> float:
-        """What one element of self · otherᵀ takes with no gradient formed, where that is possible.
+        """The operations of one element of self · otherᵀ with no gradient formed.
 
-        Memory traffic is counted too, as so many operations.
+        Infinity where that is impossible. Memory traffic counts as operations too.
         """
         return math.inf
 
@@ -72,7 +75,7 @@ class Block(eqx.Module):
         raise TypeError(f"{type(self).__name__} has no product of its own")
 
     def structured_bytes(self, other: "Block", rows: int, columns: int) -> int:
-        """What `structured_product` forms for so many rows and columns."""
+        """The bytes that `structured_product` forms for so many rows and columns."""
         return 0
 
     def some_rows(self, span: Span) -> "Block":
@@ -85,7 +88,7 @@ class Block(eqx.Module):
 
     @property
     def size(self) -> int:
-        """The parameters in W."""
+        """The number of parameters in W."""
         return math.prod(self.shape[1:])
 
     @property
@@ -97,7 +100,7 @@ class Block(eqx.Module):
         return self.structured_operations(other) < 2 * self.size
 
     def product_operations(self, other: "Block") -> float:
-        """What one element of self · otherᵀ takes, the cheaper way."""
+        """The operations of one element of self · otherᵀ, the cheaper way."""
         return min(self.structured_operations(other), 2 * self.size)
 
 
@@ -105,7 +108,7 @@ RowBlock = PyTree[Block]  # some rows of the Jacobian: a block for each array of
 
 
 class Dense(Block):
-    """Gradients as they are."""
+    """Gradients that are formed."""
 
     gradients: Float[Array, "n ..."]
 
@@ -190,7 +193,7 @@ class Factored(Block):
         return 2 * FLOAT * self.streams * other.streams * rows * columns
 
     def structured_product(self, other: Block, working_bytes: int | None) -> Float[Array, "n m"]:
-        """For so many rows at once as the bytes allow."""
+        """self · otherᵀ from factors, for as many rows at once as `working_bytes` allows."""
         assert isinstance(other, Factored)
         n, m = len(self), len(other)
 

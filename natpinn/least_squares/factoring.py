@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from ..errors import InputError
 from .blocks import Block, Dense, Factored, RowBlock, is_worth_factoring
 
-CALLS = {  # primitives that only wrap another program, and under which name they keep it
+CALLS = {  # primitives that only wrap another program, and their parameter that holds it
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
@@ -138,7 +138,7 @@ class _Trace:
             self._products[id(product)] = (matrix, axis, self.parts(other))
 
     def _is_faithful(self, before: Any, after: Any) -> bool:
-        """Whether a value stays what it is: not one number repeated."""
+        """Whether an operation changes only the shape of a value, and repeats no number of it."""
         return not self.parts(before) or np.size(before) == np.size(after)
 
 
@@ -211,7 +211,7 @@ def _layer_factors(
     if not isinstance(gradient, _OuterProducts):
         if trace.parts(gradient):
             raise _cannot_treat(layer, "its gradient is no sum of outer products")
-        rows, columns = matrix.shape  # it has no part in this residual
+        rows, columns = matrix.shape  # the layer does not occur in this residual
         nothing = (jnp.zeros((1, rows)), jnp.zeros((1, columns)), (0.0, 0.0))
         gradient = _OuterProducts([_Pair(*nothing)])
     if layer.bias is None:

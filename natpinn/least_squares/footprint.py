@@ -17,9 +17,9 @@ class Demand(Enum):
 
 @dataclass(frozen=True)
 class Footprint:
-    """Of an optimizer's step, or of the solve in it."""
+    """The memory that an optimizer's step, or the solve in it, needs."""
 
     demand: Demand = Demand.GRADIENT
-    system_bytes: int = 0  # of all matrices that are there at the same time
+    system_bytes: int = 0  # of all matrices that are in memory at the same time
     columns: int = 0  # of Ω, for a sketch
-    state_copies: int = 1  # of the optimizer's state: two where the new one is made beside the old
+    state_copies: int = 1  # of the optimizer's state: 2 if a step holds the old and the new one

@@ -262,7 +262,7 @@ def _over_outputs(
 
 
 def outputs_at_once(blocks: Sequence[Block], working_bytes: int | None) -> int:
-    """For how many outputs gradients that are not there may be formed."""
+    """The number of outputs whose gradients may be formed at once."""
     outputs = blocks[0].shape[1]
     rows = sum(len(block) for block in blocks if not block.is_formed)
     if working_bytes is None or rows == 0:
@@ -271,12 +271,12 @@ def outputs_at_once(blocks: Sequence[Block], working_bytes: int | None) -> int:
 
 
 def _summed(tree: Any, plan: Plan) -> Any:
-    """The sum of what the devices have."""
+    """The sum over all devices."""
     return tree if plan.mesh is None else jax.lax.psum(tree, DEVICES)
 
 
 def _in_turn(*values: Any) -> Any:
-    """The same values: what needs one of them waits for all, so that blocks follow one another."""
+    """The same values behind a barrier, so that the compiler multiplies one block after another."""
     return jax.lax.optimization_barrier(values)
 
 

@@ -21,10 +21,30 @@ if TYPE_CHECKING:
 
 
 class Linearization(eqx.Module):
-    """residual(θ + v) ≈ residual + J v, with the rows of each condition together.
+    """The linear model residual(θ + v) ≈ residual + J v, with the rows of each condition together.
 
-    The Jacobian is held, or else its rows are computed whenever the kernel needs them, and J v and
-    Jᵀ y by forward and reverse mode.
+    `LeastSquares.linearize` makes it. J is held in memory, or else streamed: its rows are computed
+    whenever the kernel needs them, and J v and Jᵀ y by forward and reverse mode.
+
+    **Arguments:**
+
+    - `objective`: the least-squares problem.
+    - `theta`: the parameters θ.
+    - `residual`: r(θ), of shape (n,).
+    - `jacobian`: one block of rows for each condition; None where it is streamed.
+
+        import equinox as eqx
+        import jax
+        import natpinn
+
+        @eqx.filter_jit
+        def kernel(objective, theta):
+            return objective.linearize(theta).kernel()
+
+        key = jax.random.key(0)
+        problem = natpinn.problems.get("poisson_2d", points={"interior": 20, "boundary": 5})
+        objective, theta = problem.objective(problem.default_model(key), problem.sample(key))
+        print(kernel(objective, theta).shape)
     """
 
     objective: "LeastSquares"
@@ -63,19 +83,19 @@ class Linearization(eqx.Module):
         return self._assemble(lambda rows: kernel.kernel(rows, self.objective.plan))
 
     def kernel_mm(self, y: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """J (Jᵀ Y), without the kernel."""
+        """J (Jᵀ Y), without forming the kernel."""
         return self._assemble(lambda rows, y: kernel.kernel_times(rows, y, self.objective.plan), y)
 
     def kernel_trace(self) -> Float[Array, ""]:
-        """tr J Jᵀ, without the kernel."""
+        """tr J Jᵀ, without forming the kernel."""
         return self._assemble(lambda rows: kernel.trace(rows, self.objective.plan))
 
     def kernel_operations(self) -> float:
-        """What `kernel` takes, known before anything is computed."""
+        """The number of operations of `kernel`, from shapes alone."""
         return cost.kernel_operations(self._counted())
 
     def product_operations(self, columns: int) -> float:
-        """What `kernel_mm` takes."""
+        """The number of operations of `kernel_mm` for so many columns of Y, from shapes alone."""
         return cost.product_operations(self._counted(), columns)
 
     def _counted(self) -> list[Counted]:

@@ -34,11 +34,28 @@ from .rows import Rows
 
 
 class LeastSquares(eqx.Module):
-    """½|r(θ)|², all that an optimizer may see of a problem.
+    """The loss ½|r(θ)|² on one batch of points: all that an optimizer sees of a problem.
 
     The rows of r are the residuals of every condition at every point of the batch, scaled by
-    √(weight/n) so that the loss is Σ weight/(2n) Σ residual². On several devices some rows may be
-    padding, which is zero.
+    √(weight/n) so that the loss is Σ weight/(2n) Σ residual². `Problem.objective` makes it.
+
+    **Arguments:**
+
+    - `conditions`: the conditions by name, in the order of their rows.
+    - `points`: the points of each condition.
+    - `frozen`: what of the model is not trained, as `equinox.partition` leaves it.
+    - `plan`: how a step is computed: whether the Jacobian is held, how much is done at once, on
+      which devices, where some rows may be padding, which is zero. Default: all at once on one
+      device.
+    - `names`: of the coordinates, for messages. Default: none.
+
+        import jax
+        import natpinn
+
+        key = jax.random.key(0)
+        problem = natpinn.problems.get("poisson_2d", points={"interior": 20, "boundary": 5})
+        objective, theta = problem.objective(problem.default_model(key), problem.sample(key))
+        print(objective.residual(theta).shape)
     """
 
     conditions: OrderedDict[str, Condition]  # JAX sorts a plain dict, and rows have an order
@@ -48,6 +65,7 @@ class LeastSquares(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True, default=())  # of the coordinates, for messages
 
     def residual(self, theta: Theta) -> Float[Array, " n"]:
+        """r(θ), of shape (n,): the scaled rows of all conditions, one condition after the other."""
         return jnp.concatenate(list(self.residuals(theta).values()))
 
     def residuals(self, theta: Theta) -> dict[str, Float[Array, " n"]]:
@@ -64,6 +82,7 @@ class LeastSquares(eqx.Module):
         return {name: rows(name) for name in self.conditions}
 
     def loss(self, theta: Theta) -> Float[Array, ""]:
+        """½|r(θ)|²."""
         return 0.5 * jnp.sum(self.residual(theta) ** 2)
 
     def losses(self, theta: Theta) -> dict[str, Float[Array, ""]]:
@@ -71,6 +90,7 @@ class LeastSquares(eqx.Module):
         return {name: 0.5 * jnp.sum(rows**2) for name, rows in self.residuals(theta).items()}
 
     def linearize(self, theta: Theta) -> "Linearization":
+        """The linear model r(θ + v) ≈ r + J v at θ, its Jacobian held or streamed as planned."""
         if not self.plan.held:
             return Linearization(self, theta, self.residual(theta), None)
         parts = [self._hold_rows(name, theta) for name in self.conditions]

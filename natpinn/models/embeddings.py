@@ -12,9 +12,18 @@ from ..errors import InputError
 
 
 class Scaled(eqx.Module):
-    """A box as [−1, 1]ᵈ: a network need not know in which units its inputs are.
+    """The map of a box to [−1, 1]ᵈ, so that a network need not know in which units its inputs are.
 
-    Coordinates in which the box has no end, or no extent, stay as they are.
+    **Arguments:** `lower`, `upper`, the corners of the box, d numbers each. Coordinates in which
+    the box has no end, or no extent, stay as they are.
+
+    **Raises:** `InputError` for corners of different sizes.
+
+        import jax
+        import natpinn
+
+        box = natpinn.Box([0, 0], [1e-3, 5e3])
+        net = natpinn.MLP(2, [32], key=jax.random.key(0), embedding=natpinn.Scaled(*box.bounds))
     """
 
     middle: np.ndarray
@@ -36,7 +45,19 @@ class Scaled(eqx.Module):
 
 
 class Periodic(eqx.Module):
-    """xᵢ ↦ (sin 2πxᵢ/Lᵢ, cos 2πxᵢ/Lᵢ): exactly periodic inputs; a period of 0 keeps xᵢ as it is."""
+    """The map xᵢ ↦ (sin 2πxᵢ/Lᵢ, cos 2πxᵢ/Lᵢ), with which a network is exactly periodic.
+
+    **Arguments:** `periods`, a tuple with the period Lᵢ of each coordinate, in its unit; a
+    coordinate with a period of 0 stays as it is.
+
+    **Raises:** `InputError` for periods that are not a tuple of numbers.
+
+        import jax
+        import natpinn
+
+        ring = natpinn.Periodic((0, 2.0))  # time, and a coordinate of period 2
+        net = natpinn.MLP(2, [32], key=jax.random.key(0), embedding=ring)
+    """
 
     periods: tuple[float, ...] = eqx.field(static=True)
 
@@ -64,7 +85,22 @@ def _is_number(value: Any) -> bool:
 
 
 class FourierFeatures(eqx.Module):
-    """x ↦ (sin Bx, cos Bx) with constant Gaussian frequencies B of the given scale."""
+    """The map x ↦ (sin Bx, cos Bx) with constant Gaussian frequencies B, for fast oscillations.
+
+    **Arguments:**
+
+    - `inputs`: how many coordinates a point has.
+    - `features`: how many frequencies there are; the network gets twice as many inputs.
+    - `scale`: the standard deviation of the frequencies, in radians per unit of x. A larger one is
+      for faster oscillations. Default: 1.
+    - `key`: a random key of JAX, of which the frequencies are a function.
+
+        import jax
+        import natpinn
+
+        waves = natpinn.FourierFeatures(2, 16, scale=5.0, key=jax.random.key(1))
+        net = natpinn.MLP(2, [32], key=jax.random.key(0), embedding=waves)
+    """
 
     frequencies: np.ndarray
 

@@ -13,7 +13,28 @@ from ..errors import InputError
 
 
 class MLP(eqx.Module):
-    """x ↦ W_L tanh(… tanh(W₁x + b₁) …) + b_L, weights and biases uniform in ±1/√fan_in."""
+    """A network x ↦ W_L tanh(… tanh(W₁x + b₁) …) + b_L, of one point.
+
+    Weights and biases start uniform in ±1/√fan_in, with fan_in the inputs of their layer.
+
+    **Arguments:**
+
+    - `inputs`: how many coordinates a point has.
+    - `widths`: of the hidden layers, from the first to the last, as `[64, 64]`.
+    - `outputs`: how many values the network has. Default: `"scalar"`, one number of shape ().
+    - `key`: a random key of JAX, of which the first weights are a function.
+    - `activation`: the function between layers, smooth enough for the equation. Default: tanh.
+    - `embedding`: what is done with a point first, as `Scaled(lower, upper)`. Default: nothing.
+
+    **Raises:** `InputError` for widths that are not a list of whole numbers from 1.
+
+        import jax
+        import jax.numpy as jnp
+        import natpinn
+
+        net = natpinn.MLP(2, [64, 64], outputs=3, key=jax.random.key(0))
+        net(jnp.array([0.5, 0.5]))  # three values
+    """
 
     layers: tuple[eqx.nn.Linear, ...]
     embedding: Callable[[Array], Array] | None

@@ -21,64 +21,123 @@ from .trend import Trend
 
 
 class AutoRule(eqx.Module):
-    """The numbers in auto's rule, which nobody needs to set; benchmarks/auto.py varies them."""
+    """The constants in the rule of `auto`, which nobody needs to set.
+
+    What each is worth is measured by benchmarks/auto.py.
+
+    **Arguments:**
+
+    - `most_momentum`: the momentum never exceeds it. Default: 0.999.
+    - `youngest`: an age that counts before the first step, with which momentum starts at one half.
+      Default: 10.
+    - `damping_factor`: the most that the damping is multiplied or divided by from one step to the
+      next. Default: 4.
+    - `highest_damping`: the most damping, relative to the trace of the kernel. Default: 100.
+    - `setback`: what the damping is multiplied with where a step is taken back. Default: 10.
+    - `jump`: a step is taken back if the loss of the next, fresh batch is so many times the average
+      of those before. Default: 10.
+    - `ageing_back`: by how much the age goes back at a step at which the loss rises. Default: 2.
+    - `longest`: the most of the direction, before its bias correction, that a step takes. Default:
+      1.
+    - `fading`: the least that the direction is multiplied with after a step of the final phase
+      whose linearization error was too large. Default: 0.5.
+    - `astray`: the search has gone astray where the loss is so many times its lowest for long, or
+      at the end of the search; it then goes back to the parameters of its lowest loss. Default: 10.
+    - `cooling`: what `heat`, the factor of the wanted surprise, is multiplied with where a search
+      goes astray before its end. Default: 0.2.
+    - `stays`: once settling, a run whose estimated end moves away searches again only if less than
+      this share of the search has passed by the new estimate. Default: 0.8.
+
+        import natpinn
+
+        rule = natpinn.AutoRule(cooling=0.5)
+    """
 
     most_momentum: float = eqx.field(static=True, default=0.999)
     youngest: float = eqx.field(static=True, default=10.0)
-    """An age that counts before the first step: momentum starts at one half."""
     damping_factor: float = eqx.field(static=True, default=4.0)
-    """The most that the damping is multiplied or divided by from one step to the next."""
     highest_damping: float = eqx.field(static=True, default=1e2)
     setback: float = eqx.field(static=True, default=10.0)
-    """What the damping is multiplied with where a step is taken back."""
     jump: float = eqx.field(static=True, default=10.0)
-    """Times the loss so far, on a fresh batch: beyond it a step is taken back."""
     ageing_back: float = eqx.field(static=True, default=2.0)
-    """How much younger a step makes a run whose loss rises."""
     longest: float = eqx.field(static=True, default=1.0)
-    """Of the direction before bias correction, which would be a whole step."""
     fading: float = eqx.field(static=True, default=0.5)
-    """What is left of the direction, at least, after a step that surprised too much."""
     astray: float = eqx.field(static=True, default=10.0)
-    """Times its lowest loss: a search so far above it, for long or at its end, goes back."""
     cooling: float = eqx.field(static=True, default=0.2)
-    """What is left then of the surprise that it wants."""
     stays: float = eqx.field(static=True, default=0.8)
-    """Of `settle_from`. The end of a run with a budget is estimated from its speed. Once a run
-    settles, it searches again only if less than this part of the search has passed by a new
-    estimate."""
 
 
 class AutoState(NamedTuple):
     phi: Theta  # the direction before bias correction
     before: Theta  # the parameters before the last step
-    best: Theta  # those where a search had its lowest loss
+    best: Theta  # the parameters of the search phase's lowest loss
     step: Int[Array, ""]
     bias: Float[Array, ""]
     damping: Float[Array, ""]  # relative to the trace of the kernel
     age: Float[Array, ""]
     trend: Trend
     is_settling: Bool[Array, ""]
-    heat: Float[Array, ""]  # the share of the wanted surprise that a search still wants
+    heat: Float[Array, ""]  # the factor of the wanted surprise in the search phase
 
 
 class Auto(Optimizer[AutoState]):
-    """SPRING steps whose settings follow from what is seen of the loss and the end of the run.
+    """SPRING whose damping, momentum and step size follow from the loss and the end of the run.
 
-    Damping, relative to the trace of the kernel, goes up when a step surprises and down when it
-    does not: the surprise is how far the residual is from its linear prediction, relative to the
-    predicted change. A run first searches, with so little damping that steps surprise a lot, which
-    learns fast and keeps the loss high. For the last part of a run whose end is known it settles:
-    it begins again with much damping and no momentum, and allows for `calm` surprises only. What a
-    direction has from before then fades as far as it surprises, which no damping prevents. A search
-    that has lost its way, as from data with noise, goes back to its lowest loss and wants much less
-    surprise from then on.
+    The *surprise* of a step is its relative linearization error |r(θ + v) − (r + J v)| / |J v| on
+    the batch of the step v: how far the residual after the step is from its linear prediction,
+    relative to the predicted change. After each step the damping, which is relative to the trace of
+    the kernel, is multiplied by √(surprise / wanted surprise). So it goes up where steps are less
+    linear than wanted, and down where they are more.
 
-    Momentum 1 − c/(c' + age) grows as in Nesterov's method with an age that counts steps and goes
-    back while the loss rises on fresh batches. The step is a fixed share of the direction, and
-    falls to zero at the end. A step after which a fresh batch has many times the loss is taken
-    back, and one that leads to no finite residual is not taken. A batch that had no finite residual
-    before the last step either says nothing about it, and its own step is rejected.
+    A run has two phases. In the search phase the wanted surprise is large: there is so little
+    damping that the network learns fast while the loss stays high. In the final phase the run
+    *settles*: it begins anew with much damping and without a previous direction, the wanted
+    surprise is `calm`, and the step size falls to zero at the end. Damping cannot reduce what the
+    previous direction adds to the linearization error, so in this phase that direction is shortened
+    after a step whose error was too large. A run whose end is not known has no final phase.
+
+    A search can go *astray*, as with noisy data: its loss is ten times the lowest so far, and that
+    was in the first half of the search. It then goes back to the parameters of the lowest loss, and
+    the *heat*, a factor of the wanted surprise in the search phase which is 1 at first, falls to a
+    fifth. A search that ends with ten times its lowest loss, however recent, goes back too, and the
+    final phase begins there.
+
+    Momentum is 1 − c/(10 + age), as in Nesterov's method, with an age that counts steps and goes
+    back while the loss rises on fresh batches. A step after which a fresh batch has ten times the
+    average loss is taken back, and one that leads to no finite residual is not taken. Where a batch
+    has no finite residual even at the parameters before the last step, that step is not taken back,
+    and the step on this batch is rejected.
+
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
+    Dampings are relative to the trace of the kernel.
+
+    - `solver`: an exact solver or a sketch that depends on one batch alone, as `Smaller()`.
+    - `learning_rate`: the share of the direction that a step takes until the final phase.
+    - `surprise`: the wanted surprise in the search phase.
+    - `damping`: at the start, and at least at the start of the final phase.
+    - `least_damping`: the damping never falls below it.
+    - `forgetting`: c in the momentum.
+    - `calm`: the wanted surprise in the final phase.
+    - `settle_from`: the share of a run after which the final phase begins, from 0 and below 1.
+    - `horizon`: how many steps the run will have, which the training loop sets. Default: infinity,
+      for not known.
+    - `rule`: the constants of the rule. Default: `AutoRule()`.
+
+    **Raises:** `InputError` for a number out of its range, and for a solver that depends on the
+    batches before.
+
+        import natpinn
+
+        optimizer = natpinn.Auto(
+            natpinn.Dual(),
+            learning_rate=0.2,
+            surprise=1.5,
+            damping=1e-2,
+            least_damping=1e-16,
+            forgetting=5.0,
+            calm=0.1,
+            settle_from=0.75,
+        )
     """
 
     solver: DampedSolver
@@ -123,7 +182,7 @@ class Auto(Optimizer[AutoState]):
         )
 
     def skip(self, state: AutoState) -> AutoState:
-        """The end of the run has come one step nearer."""
+        """The state after a step that was rejected: the end of the run is one step nearer."""
         return state._replace(step=state.step + 1)
 
     def footprint(self, rows: int, parameters: int) -> Footprint:
@@ -185,13 +244,13 @@ class Auto(Optimizer[AutoState]):
             "surprise": surprise,
             "heat": state.heat,
         }
-        shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # of where it is back to
+        shown = jnp.where(is_lost, jnp.exp(state.trend.fast), loss)  # where the run continues
         return theta, new_state, StepInfo(shown, details, info.is_recovered)
 
     def _is_to_blame(
         self, objective: LeastSquares, state: AutoState, loss: Float[Array, ""]
     ) -> Bool[Array, ""]:
-        """Whether it is the last step, not the points of this batch, that gives no finite loss."""
+        """Whether the last step, and not the points of this batch, makes the loss not finite."""
 
         def was_sound() -> Bool[Array, ""]:
             return jnp.isfinite(objective.residual(state.before)).all()
@@ -199,9 +258,11 @@ class Auto(Optimizer[AutoState]):
         return jax.lax.cond(jnp.isfinite(loss), lambda: jnp.array(True), was_sound)
 
     def _enter_phase(self, theta: Theta, state: AutoState) -> tuple[Theta, AutoState]:
-        """Where a run begins to settle, it has no direction and much damping, but keeps its age.
+        """The parameters and the state at the beginning of a step, which may begin a phase.
 
-        So it does where a search went astray, which is cooler and at its lowest loss again.
+        The final phase begins without a direction and with much damping, but keeps the age of the
+        run. A search that went astray begins again in the same way, with less heat, at its lowest
+        loss.
         """
         share = schedule.at(self.settle_from, state.step) * jnp.where(
             state.is_settling, self.rule.stays, 1
@@ -230,7 +291,7 @@ class Auto(Optimizer[AutoState]):
         )
 
     def _remaining(self, step: Int[Array, ""]) -> Float[Array, ""]:
-        """1 until a run settles, then down to 0 at its end."""
+        """The factor of the step size: 1 in the search phase, then down to 0 at the end."""
         begin = schedule.at(self.settle_from, step)
         return jnp.clip((1 - step / self.horizon) / (1 - begin), 0.0, 1.0)
 
@@ -245,7 +306,7 @@ class Auto(Optimizer[AutoState]):
         return jnp.clip(moved, schedule.at(self.least_damping, step), self.rule.highest_damping)
 
     def _set_back(self, state: AutoState, theta: Theta) -> AutoState:
-        """Where a step is not taken or taken back: more damping, and no direction."""
+        """The state after a step that is not taken, or taken back: more damping, no direction."""
         return state._replace(
             phi=jax.tree.map(jnp.zeros_like, state.phi),
             before=theta,

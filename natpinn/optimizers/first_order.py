@@ -22,9 +22,21 @@ class FirstOrderState(NamedTuple):
 
 
 class FirstOrder(Optimizer[FirstOrderState]):
-    """θ ← θ + method(settings).update(∇L): an optax method that needs the gradient or the loss.
+    """An optax method that needs the gradient or the loss, θ ← θ + method(settings).update(∇L).
 
-    Its settings are numbers or schedules; flags, names, None and masks are passed on as they are.
+    **Arguments:**
+
+    - `method`: a function of optax that returns a gradient transformation.
+    - `settings`: the arguments of that function by name: numbers or schedules. Flags, names, None
+      and masks are passed on as they are.
+
+    **Raises:** `InputError` for a method that is no function, and for settings without names.
+
+        import optax
+
+        import natpinn
+
+        optimizer = natpinn.FirstOrder(optax.lion, {"learning_rate": 1e-3})
     """
 
     method: Callable[..., optax.GradientTransformation] = eqx.field(static=True)

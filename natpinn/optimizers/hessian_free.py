@@ -72,10 +72,30 @@ def _start_of_damping(value: Any) -> Float[Array, ""]:
 class HessianFree(Optimizer[HessianFreeState]):
     """θ + η x, with (C + λI) x = −∇L solved roughly; C is the Gauss-Newton matrix or the Hessian.
 
-    Conjugate gradients start from the last solution and stop when they gain too little. Of some of
-    their iterates the first, from the last one back, after which the loss rises is taken, and a
-    line search follows. The damping goes up or down with how well the quadratic model has
-    predicted the loss.
+    Conjugate gradients start from the last solution and stop when they gain too little. Some of
+    their iterates are kept; going back from the last one, the first before which the loss is larger
+    is taken, and a line search follows. The damping goes up or down with how well the quadratic
+    model has predicted the loss.
+
+    **Arguments:**
+
+    - `damping`: λ of the first step, at least 0.
+    - `line_search`: what chooses η, as `Armijo()`.
+    - `curvature`: `"ggn"`, the Gauss-Newton matrix, or `"hessian"`. Default: `"ggn"`.
+    - `adapt_damping`: whether λ changes from step to step. Default: True.
+    - `backtracks`: whether an earlier iterate is taken where its loss is lower. Default: True.
+    - `most_iterations`: of conjugate gradients in a step. Default: 250.
+    - `tolerance`: of the residual, relative to the gradient, at which iterations end. Default:
+      1e-5.
+    - `progress`: iterations end when the last ten, or the last tenth, have lowered the quadratic
+      model by less than this share of what all have. Default: 1e-4.
+
+    **Raises:** `InputError` for a number out of its range, for a schedule as damping, and for
+    another curvature.
+
+        import natpinn
+
+        optimizer = natpinn.HessianFree(1.0, natpinn.Armijo(), curvature="hessian")
     """
 
     damping: Float[Array, ""] = eqx.field(converter=_start_of_damping)

@@ -57,7 +57,25 @@ class KfacState(NamedTuple):
 class Kfac(Optimizer[KfacState]):
     """Gradients, preconditioned layer by layer with [(A₁+λI)⊗(B₁+λI) + (A₂+λI)⊗(B₂+λI)]⁻¹.
 
-    The moments are exponential averages. Their decompositions are renewed every so many steps.
+    A are the second moments of a layer's inputs and B those of its cotangents; the first product is
+    for the first condition, the second for all others together. Every trainable array has to be the
+    matrix or the bias of a dense layer.
+
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
+
+    - `damping`: λ, positive, added to each factor.
+    - `rule`: how far to go, and with how much of the last update: `Quadratic()` or `Searched(…)`.
+    - `average`: the weight of earlier batches in the moments, from 0 and below 1. Default: 0.95.
+    - `start_at_identity`: whether the averages start from the identity, or else from zero. Default:
+      True.
+    - `refresh_every`: steps after which the moments are decomposed anew. Default: 10.
+
+    **Raises:** `InputError` for a number out of its range, and for another rule; in the first step
+    for a model with arrays that belong to no dense layer.
+
+        import natpinn
+
+        optimizer = natpinn.Kfac(1e-8, natpinn.Quadratic())
     """
 
     damping: Schedule = eqx.field(converter=schedule.damping)

@@ -41,13 +41,19 @@ class UpdateRule(eqx.Module):
     """How far to go along Δ, and how much of δ to carry on."""
 
     @abstractmethod
-    def update(self, here: Here, direction: Theta, last: Theta) -> Update: ...
+    def update(self, here: Here, direction: Theta, last: Theta) -> Update:
+        """The next parameters, from the preconditioned gradient Δ and the last update δ."""
 
 
 class Quadratic(UpdateRule):
-    """θ + αΔ + μδ with the α and μ that minimize the quadratic model
+    """θ + αΔ + μδ with the α and μ that minimize the quadratic model of the loss on the batch.
 
-    ½|r + J(αΔ + μδ)|² + ½λ|αΔ + μδ|² on the batch: K-FAC's automatic rate and momentum (KFAC*).
+    The model is ½|r + J(αΔ + μδ)|² + ½λ|αΔ + μδ|², with the preconditioned gradient Δ and the last
+    update δ: K-FAC's automatic rate and momentum (KFAC*).
+
+        import natpinn
+
+        optimizer = natpinn.kfac(line_search=natpinn.Quadratic())
     """
 
     def update(self, here: Here, direction: Theta, last: Theta) -> Update:
@@ -57,7 +63,19 @@ class Quadratic(UpdateRule):
 
 
 class Searched(UpdateRule):
-    """θ + η(μδ − Δ), with η from a line search and a given μ."""
+    """θ + η(μδ − Δ), with the preconditioned gradient Δ, the last update δ and a line search's η.
+
+    **Arguments:**
+
+    - `line_search`: what chooses η, as `Grid()` or `Fixed(0.01)`.
+    - `momentum`: μ, from 0 and below 1, a number or a schedule. Default: 0.
+
+    **Raises:** `InputError` for a momentum out of its range.
+
+        import natpinn
+
+        optimizer = natpinn.Kfac(1e-8, natpinn.Searched(natpinn.Grid(), momentum=0.5))
+    """
 
     line_search: LineSearch
     momentum: Schedule = eqx.field(converter=schedule.momentum, default=0.0)

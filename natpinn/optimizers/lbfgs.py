@@ -21,11 +21,22 @@ class LbfgsState(NamedTuple):
 
 
 class Lbfgs(Optimizer[LbfgsState]):
-    """A quasi-Newton step from the last differences of parameters and of gradients.
+    """L-BFGS: a quasi-Newton step from the last differences of parameters and of gradients.
 
     It wants the same batch for many steps. When the batch has changed, which shows in the loss, the
     last difference of gradients is taken on the new one, so that every pair belongs to one batch;
     older pairs stay. Where the resulting direction does not descend, the memory is emptied.
+
+    **Arguments:**
+
+    - `memory_size`: how many pairs of differences are kept. Default: 100.
+    - `line_search_steps`: the most step sizes that are tried in a step. Default: 20.
+
+    **Raises:** `InputError` for a number that is not whole from 1.
+
+        import natpinn
+
+        optimizer = natpinn.Lbfgs(memory_size=20)
     """
 
     memory_size: int = schedule.count("memory_size", 100)

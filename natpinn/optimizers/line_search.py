@@ -17,7 +17,25 @@ CANDIDATES = 2  # step sizes that are tried at once: often the largest is the be
 
 
 class LineSearch(eqx.Module):
-    """The step size η of θ − η · direction."""
+    """The step size η of θ − η · direction: the contract of every line search.
+
+    A subclass defines `step_size(objective, theta, direction, loss, step)`, which returns η as an
+    array of shape (), with the loss before the step and the number of the step. It is compiled with
+    the step.
+
+        import jax
+        import jax.numpy as jnp
+        import natpinn
+
+        class Two(natpinn.LineSearch):  # the better of a whole step and a tenth of one
+            def step_size(self, objective, theta, direction, loss, step):
+                def reached(size):
+                    return objective.loss(jax.tree.map(lambda t, d: t - size * d, theta, direction))
+
+                return jnp.where(reached(1.0) < reached(0.1), 1.0, 0.1)
+
+        optimizer = natpinn.engd_w(line_search=Two())
+    """
 
     @abstractmethod
     def step_size(
@@ -27,11 +45,25 @@ class LineSearch(eqx.Module):
         direction: Theta,
         loss: Float[Array, ""],
         step: Int[Array, ""],
-    ) -> Float[Array, ""]: ...
+    ) -> Float[Array, ""]:
+        """η for a direction at θ, from the loss there and the number of the step."""
 
 
 class Fixed(LineSearch):
-    """η from a number or a schedule."""
+    """A step size that is given.
+
+    **Arguments:** `learning_rate`, η, a positive number or a function of the step such as an optax
+    schedule.
+
+    **Raises:** `InputError` for a number that is not positive.
+
+        import optax
+
+        import natpinn
+
+        falling = natpinn.Fixed(optax.cosine_decay_schedule(0.1, 1000))
+        optimizer = natpinn.engd_w(line_search=falling)
+    """
 
     learning_rate: Schedule = eqx.field(converter=learning_rate)
 
@@ -47,10 +79,22 @@ class Fixed(LineSearch):
 
 
 class Grid(LineSearch):
-    """The best of 2^smallest, …, 2^largest on the batch; 0 if none helps.
+    """The best step size of 2^smallest, …, 2^largest on the batch; 0 if none lowers the loss.
 
-    Sizes are tried from the largest, some at once, until the rest cannot matter: from zero up to
-    the best size found, the losses that were tried fall all the way.
+    Sizes are tried from the largest, a few at once. The search ends when the losses fall all the
+    way from no step at all, through the smallest size tried, to the best one: smaller sizes then
+    matter only where the loss has a second valley.
+
+    **Arguments:**
+
+    - `smallest`: the exponent of the smallest size. Default: -30.
+    - `largest`: the exponent of the largest size. Default: 0, a whole step.
+
+    **Raises:** `InputError` where the smallest exponent is above the largest.
+
+        import natpinn
+
+        optimizer = natpinn.engd_w(line_search=natpinn.Grid(-10, 2))
     """
 
     smallest: int = eqx.field(static=True, default=-30)
@@ -93,7 +137,20 @@ class Grid(LineSearch):
 
 
 class Armijo(LineSearch):
-    """The first of 1, 0.8, 0.8², … that gains a share of what the slope promises, or 0."""
+    """The first of 1, 0.8, 0.8², … that gains a share of what the slope promises, or 0.
+
+    **Arguments:**
+
+    - `factor`: of one step size to the one before. Default: 0.8.
+    - `share`: of the decrease that the slope promises, which has to be reached. Default: 0.01.
+    - `trials`: how many sizes are tried; where none is good enough, no step is taken. Default: 20.
+
+    **Raises:** `InputError` for a number out of its range.
+
+        import natpinn
+
+        optimizer = natpinn.engd_w(line_search=natpinn.Armijo(factor=0.5))
+    """
 
     factor: float = eqx.field(static=True, default=0.8)
     share: float = eqx.field(static=True, default=0.01)

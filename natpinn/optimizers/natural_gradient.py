@@ -26,10 +26,29 @@ class NaturalGradientState(NamedTuple):
 
 
 class NaturalGradient(Optimizer[NaturalGradientState]):
-    """φ = argmin |J φ − r|² + λ|φ − μ φ_previous|², θ ← θ − η φ / √(1 − μ²ᵏ).
+    """ENGD, ENGD-W and SPRING, according to its parts.
+
+    φ = argmin |J φ − r|² + λ|φ − μ φ_previous|², θ ← θ − η φ / √(1 − μ²ᵏ) at step k.
 
     Without momentum (μ = 0) this is energy natural gradient descent; with it, SPRING. With a norm
     cap C, η is at most √C / |φ|.
+
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
+
+    - `solver`: what solves for φ, as `Dual()`.
+    - `line_search`: what chooses η, as `Grid()` or `Fixed(0.1)`.
+    - `damping`: λ, positive, in the unit of the kernel.
+    - `momentum`: μ, from 0 and below 1. Default: 0.
+    - `norm_cap`: C, positive, or None for no limit. Default: None.
+
+    **Raises:** `InputError` for a number out of its range, and for parts that are no solver or no
+    line search.
+
+        import natpinn
+
+        optimizer = natpinn.NaturalGradient(
+            natpinn.Dual(), natpinn.Grid(), damping=1e-6, momentum=0.9
+        )
     """
 
     solver: DampedSolver

@@ -30,14 +30,21 @@ DEFAULT_NORM_CAP = 1e-3  # of SPRING with a fixed rate
 def sgd(learning_rate: Number = 1e-3, momentum: Number = 0.0) -> FirstOrder:
     """Stochastic gradient descent with momentum.
 
-    **Arguments:**
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
 
-    - `learning_rate`: what the gradient is multiplied with.
-    - `momentum`: the share of the last update that is added, from 0 and below 1.
+    - `learning_rate`: what the gradient of the loss is multiplied with; too large a rate makes the
+      loss grow. Default: 1e-3.
+    - `momentum`: the share of the last update that is added to the next, from 0 and below 1.
+      Default: 0.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.sgd(1e-3, momentum=0.9), steps=10)
+    **Raises:** `InputError` for a number out of its range.
+
+        import natpinn
+
+        optimizer = natpinn.sgd(1e-3, momentum=0.9)
+        natpinn.solve("poisson_2d", optimizer=optimizer, steps=3, progress=False)
     """
     settings = {
         "learning_rate": schedule.learning_rate(learning_rate),
@@ -47,15 +54,20 @@ def sgd(learning_rate: Number = 1e-3, momentum: Number = 0.0) -> FirstOrder:
 
 
 def adam(learning_rate: Number = 1e-3) -> FirstOrder:
-    """Adam with the usual moments.
+    """Adam, with decay rates of 0.9 and 0.999 for its moments.
 
-    **Arguments:**
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
 
-    - `learning_rate`: the length of a step in each parameter, about.
+    - `learning_rate`: about how far a step changes each parameter. Default: 1e-3.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.adam(1e-2), steps=10)
+    **Raises:** `InputError` for a number out of its range.
+
+        import natpinn
+
+        optimizer = natpinn.adam(1e-2)
+        natpinn.solve("poisson_2d", optimizer=optimizer, steps=3, progress=False)
     """
     return FirstOrder(optax.adam, {"learning_rate": schedule.learning_rate(learning_rate)})
 
@@ -65,12 +77,20 @@ def lbfgs(memory_size: int = 100, line_search_steps: int = 20) -> Lbfgs:
 
     **Arguments:**
 
-    - `memory_size`: how many differences of parameters and gradients are kept.
-    - `line_search_steps`: the most step sizes that are tried in a step.
+    - `memory_size`: how many pairs of differences of parameters and gradients are kept. Default:
+      100.
+    - `line_search_steps`: the most step sizes that are tried in a step. Default: 20.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.lbfgs(), steps_per_batch=500, steps=10)
+    **Raises:** `InputError` for a number out of its range.
+
+        import natpinn
+
+        optimizer = natpinn.lbfgs(memory_size=20)
+        natpinn.solve(
+            "poisson_2d", optimizer=optimizer, steps_per_batch=500, steps=3, progress=False
+        )
     """
     return Lbfgs(memory_size, line_search_steps)
 
@@ -84,21 +104,29 @@ def hessian_free(
     backtracks: bool = True,
     most_iterations: int = 250,
 ) -> HessianFree:
-    """Truncated Newton steps; an Armijo line search unless a rate is given.
+    """Truncated Newton steps (Hessian-free); an Armijo line search unless a rate is given.
 
     **Arguments:**
 
-    - `damping`: λ of the first step; later ones follow from how well the quadratic model predicts.
-    - `learning_rate`: a fixed share of the Newton step, in place of a line search.
-    - `line_search`: another line search, as `Grid()`.
-    - `curvature`: `"ggn"`, the Gauss–Newton matrix, or `"hessian"`.
-    - `adapt_damping`: whether λ changes from step to step.
-    - `backtracks`: whether an earlier iterate of conjugate gradients is taken where it is better.
-    - `most_iterations`: of conjugate gradients in a step.
+    - `damping`: λ of the first step, added to the curvature. Default: 1.
+    - `learning_rate`: a fixed share of the Newton step, in place of a line search. Default: none.
+    - `line_search`: another line search, as `Grid()`. Default: `Armijo()`.
+    - `curvature`: `"ggn"`, the Gauss–Newton matrix JᵀJ, or `"hessian"`. Default: `"ggn"`.
+    - `adapt_damping`: whether λ goes up or down with how well the quadratic model has predicted the
+      loss. Default: True.
+    - `backtracks`: whether an earlier iterate of conjugate gradients is taken where its loss is
+      lower. Default: True.
+    - `most_iterations`: of conjugate gradients in a step, each a product with the curvature.
+      Default: 250.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.hessian_free(damping=10.0), steps=3)
+    **Raises:** `InputError` for a number out of its range, and where both a learning rate and a
+    line search are given.
+
+        import natpinn
+
+        optimizer = natpinn.hessian_free(damping=10.0)
     """
     search = choose(learning_rate, line_search, default=Armijo())
     return HessianFree(damping, search, curvature, adapt_damping, backtracks, most_iterations)
@@ -113,23 +141,30 @@ def kfac(
     start_at_identity: bool = True,
     refresh_every: int = 10,
 ) -> Kfac:
-    """K-FAC; rate and momentum from the quadratic model unless a rate or line search is given.
+    """K-FAC; rate and momentum from the quadratic model of the loss, unless one is given.
 
-    **Arguments:**
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
 
-    - `damping`: λ, added to each Kronecker factor.
+    - `damping`: λ, added to each Kronecker factor. Default: 1e-10.
     - `momentum`: the share of the last update that is added, beside a rate or a line search.
-    - `learning_rate`: a fixed step size.
-    - `line_search`: a line search, or `Quadratic()`, the default.
+      Default: 0.
+    - `learning_rate`: a fixed step size, in place of the quadratic model's. Default: none.
+    - `line_search`: a line search in place of the quadratic model. Default: `Quadratic()`.
     - `average`: the weight of earlier batches in the Kronecker factors, from 0 and below 1.
+      Default: 0.95.
     - `start_at_identity`: whether these averages start from the identity, or else from zero.
-    - `refresh_every`: steps after which the factors are decomposed anew.
+      Default: True.
+    - `refresh_every`: steps after which the factors are decomposed anew; fewer make a step longer.
+      Default: 10.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-    **Raises:** `InputError` where a momentum is given beside the quadratic model.
+    **Raises:** `InputError` for a number out of its range, where both a learning rate and a line
+    search are given, and where a momentum is given beside the quadratic model.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.kfac(damping=1e-8), steps=3)
+        import natpinn
+
+        optimizer = natpinn.kfac(damping=1e-8)
     """
     found = choose(learning_rate, line_search, default=Quadratic())
     if not isinstance(found, UpdateRule):
@@ -151,17 +186,23 @@ def engd(
 ) -> NaturalGradient:
     """Energy natural gradient descent, dense Gramian; a line search unless a rate is given.
 
-    **Arguments:**
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
 
-    - `damping`: λ, added to the P × P Gramian.
-    - `learning_rate`: a fixed step size, in place of a line search.
-    - `line_search`: another line search than `Grid()`.
-    - `average`: the weight of earlier batches in the Gramian, from 0 and below 1.
+    - `damping`: λ, added to the P × P Gramian JᵀJ, in its unit. Default: 1e-6.
+    - `learning_rate`: a fixed step size, in place of a line search. Default: none.
+    - `line_search`: another line search. Default: `Grid()`.
+    - `average`: the weight of earlier batches in the Gramian, from 0 and below 1. Default: 0.
     - `start_at_identity`: whether this average starts from the identity, or else from zero.
+      Default: True.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.engd(damping=1e-8), steps=3)
+    **Raises:** `InputError` for a number out of its range, and where both a learning rate and a
+    line search are given.
+
+        import natpinn
+
+        optimizer = natpinn.engd(damping=1e-8)
     """
     search = choose(learning_rate, line_search, default=Grid())
     return NaturalGradient(Primal(average, start_at_identity), search, damping)
@@ -173,18 +214,24 @@ def engd_w(
     line_search: LineSearch | None = None,
     solver: DampedSolver | None = None,
 ) -> NaturalGradient:
-    """ENGD-W: the same steps through the kernel; a line search unless a rate is given.
+    """ENGD-W: the steps of ENGD through the kernel; a line search unless a rate is given.
 
-    **Arguments:**
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
 
-    - `damping`: λ, added to the N × N kernel.
-    - `learning_rate`: a fixed step size, in place of a line search.
-    - `line_search`: another line search than `Grid()`.
-    - `solver`: another solver than `Dual()`, as `AdaptiveNystrom()`.
+    - `damping`: λ, added to the N × N kernel JJᵀ, in its unit. Default: 1e-6.
+    - `learning_rate`: a fixed step size, in place of a line search. Default: none.
+    - `line_search`: another line search. Default: `Grid()`.
+    - `solver`: another solver, as `AdaptiveNystrom()`. Default: `Dual()`.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.engd_w(damping=1e-8), steps=3)
+    **Raises:** `InputError` for a number out of its range, and where both a learning rate and a
+    line search are given.
+
+        import natpinn
+
+        optimizer = natpinn.engd_w(damping=1e-8)
+        natpinn.solve("poisson_2d", optimizer=optimizer, steps=3, progress=False)
     """
     search = choose(learning_rate, line_search, default=Grid())
     return NaturalGradient(solver or Dual(), search, damping)
@@ -198,23 +245,27 @@ def spring(
     line_search: LineSearch | None = None,
     solver: DampedSolver | None = None,
 ) -> NaturalGradient:
-    """SPRING: momentum in the regulariser; a rate of 0.1 and a cap, or a line search instead.
+    """SPRING: momentum in the regulariser; a rate of 0.1 and a norm cap, or a line search instead.
 
-    **Arguments:**
+    **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
 
-    - `damping`: λ, added to the N × N kernel.
-    - `momentum`: μ, the share of the last direction that the next one starts from, from 0 and
-      below 1.
-    - `learning_rate`: a fixed step size.
-    - `norm_cap`: C, where a step is at most √C long; `None` for no limit.
-    - `line_search`: a line search in place of the rate and the cap.
-    - `solver`: another solver than `Dual()`, as `AdaptiveNystrom()`.
+    - `damping`: λ, added to the N × N kernel JJᵀ, in its unit. Default: 1e-6.
+    - `momentum`: μ, the share of the last direction that the next one starts from, from 0 and below
+      1. Default: 0.9.
+    - `learning_rate`: a fixed step size η. Default: 0.1.
+    - `norm_cap`: C, with which no step is longer than √C; None for no limit. Default: 1e-3.
+    - `line_search`: a line search in place of the rate and the cap. Default: none.
+    - `solver`: another solver, as `AdaptiveNystrom()`. Default: `Dual()`.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-    **Raises:** `InputError` where both a line search and a norm cap are given.
+    **Raises:** `InputError` for a number out of its range, and where a line search is given beside
+    a learning rate or a norm cap.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.spring(damping=1e-8, momentum=0.8), steps=3)
+        import natpinn
+
+        optimizer = natpinn.spring(damping=1e-8, momentum=0.8)
+        natpinn.solve("poisson_2d", optimizer=optimizer, steps=3, progress=False)
     """
     search = choose(learning_rate, line_search, default=Fixed(DEFAULT_LEARNING_RATE))
     if line_search is not None and norm_cap not in (None, DEFAULT_NORM_CAP):
@@ -235,15 +286,20 @@ def engd_w_nystrom(
 ) -> NaturalGradient:
     """ENGD-W with a sketch of the kernel; a line search unless a rate is given.
 
-    **Arguments:** those of `engd_w`, and
+    **Arguments:**
 
-    - `rank`: the random vectors of the sketch, as a number, or a share of the rows below 1. A rank
-      that follows from training is `engd_w(solver=AdaptiveNystrom())`.
-    - `variant`: `"gpu"`, Cholesky factors only, or `"standard"`, with QR and SVD.
+    - `damping`, `learning_rate`, `line_search`: as in `engd_w`.
+    - `rank`: the number of random vectors of the sketch, or below 1 their share of the rows. A rank
+      that follows from training is `engd_w(solver=AdaptiveNystrom())`. Default: 0.1.
+    - `variant`: `"gpu"`, Cholesky factors only, or `"standard"`, with QR and SVD. Default: `"gpu"`.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.engd_w_nystrom(rank=0.2), steps=3)
+    **Raises:** `InputError` as `engd_w`, and for a rank or a variant that cannot be.
+
+        import natpinn
+
+        optimizer = natpinn.engd_w_nystrom(rank=0.2)
     """
     return engd_w(damping, learning_rate, line_search, Nystrom(rank, variant))
 
@@ -257,13 +313,20 @@ def spring_nystrom(
     rank: Rank = 0.1,
     variant: str = "gpu",
 ) -> NaturalGradient:
-    """SPRING with a sketch of the kernel; a rate of 0.1 and a cap, or a line search instead.
+    """SPRING with a sketch of the kernel; a rate of 0.1 and a norm cap, or a line search instead.
 
-    **Arguments:** those of `spring`, and `rank` and `variant` as in `engd_w_nystrom`.
+    **Arguments:**
+
+    - `damping`, `momentum`, `learning_rate`, `norm_cap`, `line_search`: as in `spring`.
+    - `rank`, `variant`: of the sketch, as in `engd_w_nystrom`.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.spring_nystrom(rank=50), steps=3)
+    **Raises:** `InputError` as `spring`, and for a rank or a variant that cannot be.
+
+        import natpinn
+
+        optimizer = natpinn.spring_nystrom(rank=50)
     """
     sketch = Nystrom(rank, variant)
     return spring(damping, momentum, learning_rate, norm_cap, line_search, sketch)
@@ -278,23 +341,31 @@ def auto(
     calm: Number = 0.1,
     settle_from: Number = 0.75,
 ) -> Auto:
-    """SPRING that sets its damping, momentum and step size itself; nothing needs tuning.
+    """SPRING whose damping, momentum and step size follow from the loss: nothing needs tuning.
 
     **Arguments:** none is needed. Dampings are relative to the trace of the kernel.
 
-    - `learning_rate`: the share of the direction that a step takes.
-    - `surprise`: the relative linearization error that is wanted while a run searches: how far the
-      residual after a step is from its linear prediction, relative to the predicted change. Noisy
-      data want less, as 0.5.
-    - `damping`: where a run starts to search, and starts to settle.
-    - `least_damping`: below it the damping does not fall.
-    - `forgetting`: c in the momentum 1 − c/(c' + age).
-    - `calm`: the relative linearization error that is wanted while a run settles.
-    - `settle_from`: the share of a run after which it settles.
+    - `learning_rate`: the share of the direction that a step takes. Default: 0.2.
+    - `surprise`: the relative linearization error that steps aim at in the search phase: how far
+      the residual after a step is from its linear prediction, relative to the predicted change.
+      With a larger one the damping is smaller. Noisy data want less, as 0.5. Default: 1.5.
+    - `damping`: at the start of a run, and at least at the start of its final phase. Default: 1e-2.
+    - `least_damping`: the damping never falls below it. Default: 1e-16.
+    - `forgetting`: c in the momentum 1 − c/(10 + age), where the age counts steps and goes back
+      while the loss rises. With a larger one directions are forgotten sooner. Default: 5.
+    - `calm`: the relative linearization error that steps aim at in the final phase, in which a run
+      settles. Default: 0.1.
+    - `settle_from`: the share of a run after which that phase begins, from 0 and below 1. Default:
+      0.75.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-        natpinn.solve("poisson_2d", optimizer=natpinn.auto(surprise=0.5), steps=10)
+    **Raises:** `InputError` for a number out of its range.
+
+        import natpinn
+
+        optimizer = natpinn.auto(surprise=0.5)
+        natpinn.solve("poisson_2d", optimizer=optimizer, steps=3, progress=False)
     """
     return Auto(
         Smaller(),

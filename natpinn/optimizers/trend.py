@@ -1,4 +1,4 @@
-"""Whether the loss falls, seen through the noise of its batches."""
+"""Whether the loss falls, on average over the noise of its batches."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 SHORTEST = 5.0  # steps that the fast average remembers at least; the slow one four times as many
 FAST, SLOW = 1 / 20, 1 / 5  # of the age that they remember later
-PATIENCE = 20.0  # steps in which no loss is too long ago
+PATIENCE = 20.0  # steps, added to a run's length: long ago is half of that
 
 
 class Trend(NamedTuple):
@@ -17,7 +17,7 @@ class Trend(NamedTuple):
     slow: Float[Array, ""]
     is_started: Bool[Array, ""]
     lowest: Float[Array, ""]  # of the fast one
-    since: Float[Array, ""]  # steps since then
+    since: Float[Array, ""]  # steps since the lowest
     steps: Float[Array, ""]  # all that were followed
 
     @classmethod
@@ -26,7 +26,10 @@ class Trend(NamedTuple):
         return cls(zero, zero, jnp.array(False), zero, zero, zero)
 
     def follow(self, loss: Float[Array, ""], age: Float[Array, ""]) -> "Trend":
-        """With the loss of a new batch, if it has one; a run of greater age looks further back."""
+        """The trend with the loss of a new batch, if that is finite.
+
+        The greater the age of a run, the further back its averages reach.
+        """
         log = jnp.log(loss)
 
         def average(old: Array, window: Array) -> Array:
@@ -53,14 +56,14 @@ class Trend(NamedTuple):
         return self.fast > self.lowest + jnp.log(factor)
 
     def is_long_above(self, factor: float) -> Bool[Array, ""]:
-        """Whether it is, and the lowest was long ago, half of the run."""
+        """Whether the loss is so many times its lowest, from the first half of the steps."""
         return (2 * self.since > self.steps + PATIENCE) & self.is_above(factor)
 
     def forgiven(self, goes_back: Bool[Array, ""]) -> "Trend":
-        """Where a run goes back to its lowest loss: with the loss of now in place of it."""
+        """The trend after going back to the lowest loss: the present loss is the lowest now."""
         lowest = jnp.where(goes_back, self.fast, self.lowest)
         return self._replace(lowest=lowest, since=jnp.where(goes_back, 0.0, self.since))
 
     def is_jump(self, loss: Float[Array, ""], factor: float) -> Bool[Array, ""]:
-        """Whether a loss is so many times what it was, or no number at all."""
+        """Whether a loss is so many times the average so far, or is not a number."""
         return self.is_started & ~(jnp.log(loss) < self.fast + jnp.log(factor))

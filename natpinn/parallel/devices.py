@@ -51,7 +51,7 @@ def pad_points(points: PyTree, n: int) -> PyTree:
 def map_points(function: Callable[[Any], Any], points: PyTree, plan: Plan) -> Any:
     """The function at every point, so many at once and spread over the devices as planned.
 
-    Reverse mode through it keeps nothing of a chunk but its points.
+    Reverse mode through it stores the points of a chunk only, and computes the rest again.
     """
     n = point_count(points)
     size = plan.chunk(n)

@@ -1,4 +1,7 @@
-"""How many points a step has where nobody has said: from the net, the dimension and the memory."""
+"""The number of points of a step where a condition gives none.
+
+It follows from the network, the dimension and the memory.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -15,19 +18,19 @@ from . import size as sizes
 from .planned import step_memory
 from .size import Size
 
-POINTS = 100  # of a domain with a volume, times the square of its dimension
+POINTS = 100  # times d², for a domain with a volume in d dimensions
 MOST_POINTS = 3000
-SURFACE_SHARE = 0.2  # of them, for a domain of lower dimension
-FEWEST_POINTS = 20  # below, it is the plan that has to find memory
-SHRINK = 0.8  # while a step is too large
+SURFACE_SHARE = 0.2  # of that number, for a domain of lower dimension
+FEWEST_POINTS = 20  # fewer are not proposed: the plan then has to save memory
+SHRINK = 0.8  # the factor of points while a step is too large
 CPU_OPERATIONS, GPU_OPERATIONS = 5e9, 3e12  # of a step, which then takes about a tenth of a second
-LONG = 10  # times as many: a user is told
+LONG = 10  # times as many operations: the user gets a message
 
 
 def propose(
     problem: Problem, model: Any, optimizer: Optimizer, memory_limit: int | None = None
 ) -> dict[str, int]:
-    """Points for each condition of which nobody has said how many it has.
+    """A number of points for each condition that gives none.
 
     They grow with the dimension, as long as they make no more rows than the model has parameters, a
     step stays short, and the whole Jacobian stays in memory, together with that of all other
@@ -45,12 +48,12 @@ def propose(
         own = replace(size, conditions={name: size.conditions[name] for name in points})
         is_small = own.rows <= own.parameters and _operations(own) <= _most_operations()
         if (is_small and planner.peak(size, Plan()) <= limit) or wanted <= FEWEST_POINTS:
-            return cluster.from_first(points)  # each of them may have other memory free
+            return cluster.from_first(points)  # processes differ in their free memory
         wanted *= SHRINK
 
 
 def advise(problem: Problem, size: Size) -> str:
-    """What is worth knowing about a step that is long for this device, or nothing."""
+    """A message where a step is far longer than with proposed points; otherwise an empty text."""
     times = _operations(size) / _most_operations()
     if size.demand is not Demand.KERNEL or size.rows > size.parameters or times < LONG:
         return ""
@@ -75,6 +78,6 @@ def _most_operations() -> float:
 
 
 def _operations(size: Size) -> float:
-    """Of a step of a natural gradient, whatever the optimizer."""
+    """The operations of one step of a natural gradient, whatever the optimizer."""
     kernel = sum(cost.operations for cost in sizes.kernel_costs(size).values())
     return sizes.linearize_flops(size, Plan()) + kernel + size.rows**3 / 3

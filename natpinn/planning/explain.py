@@ -82,7 +82,7 @@ def strategy(planned: Planned) -> str:
 
 
 def explain(planned: Planned) -> str:
-    """The plan for people."""
+    """The plan as text."""
     known = describe(planned)
     counts, operations = known["bytes"], known["flops"]
     rows = ", ".join(f"{n:,} {name}" for name, n in known["rows"].items())

@@ -13,7 +13,7 @@ from ..optimizers.line_search import CANDIDATES
 from ..parallel.plan import Plan
 from .size import ConditionSize, Size
 
-SAFETY = 0.95  # of the limit is planned for: compilers are not exact
+SAFETY = 0.95  # the share of the limit that is planned for: compilers are not exact
 FEWEST_POINTS = 16  # at once and per device: below, recomputation takes longer than it saves
 REMEDY = "use fewer points, free memory, or raise --memory-limit if you have set one"
 GRADIENT_COPIES = 2  # of all rows of a condition, while they are multiplied to a Gramian
@@ -47,7 +47,7 @@ def peak(size: Size, plan: Plan) -> int:
 
 
 def phases(size: Size, plan: Plan) -> dict[str, int]:
-    """What each part of a step takes on one device, beside what is there all the time."""
+    """The bytes of each part of a step on one device, beside what is allocated throughout."""
     sizes = [(c, plan.chunk(c.points)) for c in size.conditions.values()]
     candidates = plan.candidates_at_once or CANDIDATES
     found = {
@@ -64,7 +64,7 @@ def phases(size: Size, plan: Plan) -> dict[str, int]:
 
 
 def _hold(size: Size, room: int, plan: Plan) -> Plan | None:
-    """What is needed of the Jacobian stays; fewer points and gradients are in work at once."""
+    """The plan that holds the Jacobian and does fewer points and gradients at once, if it fits."""
     left = room - _held_bytes(size, plan) // plan.devices
     if left < _gradient_bytes(size, plan) // plan.devices:
         return None
@@ -76,7 +76,7 @@ def _hold(size: Size, room: int, plan: Plan) -> Plan | None:
 
 
 def _stream(size: Size, room: int, plan: Plan) -> Plan | None:
-    """Rows are computed chunk by chunk or pair by pair: most of the room is for them."""
+    """The plan that computes rows chunk by chunk, if it fits: most of the room is for rows."""
     plan = replace(plan, held=False)
     most = max(_point_bytes(size, c, plan) for c in size.conditions.values())
     points = int(max(room, 0) * ROWS_SHARE * plan.devices / most)
@@ -87,7 +87,10 @@ def _stream(size: Size, room: int, plan: Plan) -> Plan | None:
 
 
 def _share(size: Size, room: int, left: int, plan: Plan) -> Plan:
-    """What is left is for all that products form; a line search comes later and has all room."""
+    """The plan with what is left divided among all that products form.
+
+    A line search comes later and has all the room.
+    """
     formed = len(_formed(size, plan))
     plan = replace(plan, working_bytes=left // formed if formed else None)
     each = phases(size, replace(plan, candidates_at_once=1))["line search"]
@@ -95,13 +98,13 @@ def _share(size: Size, room: int, left: int, plan: Plan) -> Plan:
 
 
 def _held_bytes(size: Size, plan: Plan) -> int:
-    """The Jacobian, if it is there all the time, and what products with vectors make of it."""
+    """The bytes of the Jacobian, if it is held, and of the copy that products with vectors make."""
     copies = 2 if size.demand is Demand.PRODUCTS else int(size.demand in PRODUCTS)
     return copies * size.held_bytes if plan.held else 0
 
 
 def _point_bytes(size: Size, condition: ConditionSize, plan: Plan) -> int:
-    """What is in work for each point of a chunk, the results included that are not held."""
+    """The bytes for each point of a chunk, with results that are not held."""
     results = 0
     if size.demand is Demand.LAYERS:
         results = 2 * condition.layer_bytes
@@ -114,14 +117,14 @@ def _point_bytes(size: Size, condition: ConditionSize, plan: Plan) -> int:
 
 
 def _formed_bytes(size: Size, plan: Plan) -> int:
-    """All that is formed from factors for products; compilers may have it all at once."""
+    """The bytes of all that products form from factors: compilers may keep all of it at once."""
     limit = plan.working_bytes
     formed = (n if limit is None else min(n, limit * plan.devices) for n in _formed(size, plan))
     return _gradient_bytes(size, plan) + sum(formed)
 
 
 def _gradient_bytes(size: Size, plan: Plan) -> int:
-    """What a Gramian has formed of a Jacobian that is held: one condition at a time, as a whole."""
+    """The bytes of gradients that a Gramian forms of a held Jacobian, condition by condition."""
     if not (size.demand is Demand.GRAMIAN and plan.held):
         return 0
     rows = max(c.points * c.rows for c in size.conditions.values())

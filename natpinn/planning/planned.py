@@ -21,8 +21,8 @@ from . import fit as planner
 from . import size as sizes
 from .size import Size
 
-WORTH_CHECKING = 0.5  # of the limit: what is predicted to stay below is not compiled twice
-LESS_MEMORY = 0.7  # of what was not enough
+WORTH_CHECKING = 0.5  # of the limit: what is predicted to stay below is not checked
+LESS_MEMORY = 0.7  # of what a step takes now: the limit that is suggested
 ATTEMPTS = 6  # to find a plan whose program stays under the limit
 
 
@@ -34,7 +34,7 @@ class Planned:
     size: Size
     available: int  # what a step may take on one device
     predicted: int
-    compiled: int | None  # what the program says itself; None if it was not asked
+    compiled: int | None  # by the program's own account; None if that was not needed
 
 
 def plan_step(
@@ -61,7 +61,7 @@ def plan_step(
             return Planned(plan, size, target, predicted, None)
         compiled = program_bytes(objective.planned(plan), theta, optimizer)
         memory.release()
-        available = step_memory(memory_limit)  # less than before: a program takes memory too
+        available = step_memory(memory_limit)  # less than before, by the compiled program
         if compiled <= available:
             return Planned(plan, size, available, predicted, compiled)
         share *= min(0.9, available / compiled)
@@ -82,15 +82,15 @@ def smaller_limit(planned: Planned) -> int | None:
 
 
 def keep_plan(objective: LeastSquares, theta: Theta, optimizer: Optimizer, plan: Plan) -> Planned:
-    """A plan that was made before."""
+    """What is known about a plan that was made before."""
     size = sizes.size_of(objective.planned(Plan(mesh=plan.mesh)), theta, optimizer)
     return Planned(plan, size, memory.free_bytes(), planner.peak(size, plan), None)
 
 
 def step_memory(memory_limit: int | None) -> int:
-    """What a step may take: all that is free, or what the limit leaves.
+    """The bytes that a step may take: all that is free, or what the limit leaves.
 
-    Of several processes the first says so: all of them run one program.
+    The first of several processes decides, since all of them run one program.
     """
     if memory_limit is None:
         return cluster.from_first({"free": memory.free_bytes()})["free"]

@@ -34,7 +34,7 @@ class ConditionSize:
     rows: int  # of each point
     blocks: RowBlock  # shapes of the Jacobian at one point
     block_bytes: int  # of the Jacobian, per point
-    linearize_bytes: int  # beside it while it is computed, per point
+    linearize_bytes: int  # of all else while the Jacobian is computed, per point
     forward_bytes: int  # while the residual is computed, per point
     linearize_flops: int  # per point
     layer_bytes: int  # of the factors of all layers, per point; 0 if none are needed
@@ -63,17 +63,17 @@ class Size:
 
     @property
     def explicit_bytes(self) -> int:
-        """Of a Jacobian with all gradients formed."""
+        """The bytes of a Jacobian with all gradients formed."""
         return FLOAT * self.rows * self.parameters
 
     @property
     def held_bytes(self) -> int:
-        """Of the Jacobian as it is held: factors where these are smaller."""
+        """The bytes of the Jacobian as it is held: as factors where these are smaller."""
         return sum(c.points * c.block_bytes for c in self.conditions.values())
 
     @property
     def fixed_bytes(self) -> int:
-        """What no plan can avoid."""
+        """The bytes that every plan needs."""
         vectors = VECTORS * FLOAT * self.parameters
         return self.state_bytes + vectors + self.footprint.system_bytes
 
@@ -106,7 +106,7 @@ def _size(
 
 
 def system_flops(size: Size) -> tuple[int, int]:
-    """To form what a natural gradient solves, or multiply it with a sketch's vectors; to solve."""
+    """The operations of a natural gradient: for the system or a sketch's products, and to solve."""
     n, p, k = size.rows, size.parameters, size.footprint.columns
     if size.demand is Demand.GRAMIAN:
         return n * p * (p + 1), p**3 // 3

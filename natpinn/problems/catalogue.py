@@ -81,7 +81,24 @@ def get(
     points: Mapping[str, int] | None = None,
     widths: Sequence[int] | None = None,
 ) -> Problem:
-    """A problem of the catalogue, with the paper's net and batch sizes or others."""
+    """A problem of the catalogue, with the network and the batch sizes of the paper or with others.
+
+    **Arguments:**
+
+    - `name`: one of `natpinn.problems.CATALOGUE`, as `"poisson_2d"`; `natpinn list` shows them.
+    - `dimension`: of space, without time. Default: the one in the name.
+    - `points`: numbers of points in a batch by conditions, as `{"interior": 300}`. Default: the
+      paper's.
+    - `widths`: the hidden layers of the network. Default: the paper's.
+
+    **Returns:** a `Problem`; the same object for the same arguments.
+
+    **Raises:** `InputError` for an unknown name, and for a dimension that the problem cannot have.
+
+        import natpinn
+
+        problem = natpinn.problems.get("heat_4d", dimension=2, points={"interior": 300})
+    """
     if name not in CATALOGUE:
         raise unknown("problem", name, CATALOGUE)
     dimension = CATALOGUE[name].dimension if dimension is None else dimension

@@ -29,16 +29,51 @@ DEFAULT_WIDTHS = (32, 32, 32)
 
 
 class Problem(eqx.Module):
-    """Conditions that a function must satisfy.
+    """Conditions that an unknown function satisfies and, where it is known, the solution.
 
     The first condition whose domain has a volume is the equation itself: errors are measured, and
-    pictures drawn, on its domain, on `evaluation_points` points or else ten times its batch.
-    `widths` are the hidden layers of the network that is used when none is given, and `outputs` how
-    many values it has: without them as many as the solution, or one number. It is told where
-    a point is in the box around all conditions, so that its inputs have no units; with
-    `scaled=False` it gets the point itself. `names` are what coordinates and values are called in
-    pictures and messages, as in "t x -> u v": by default the names of the domain, x0, x1, …, and u,
-    or u0, u1, …
+    pictures drawn, on its domain.
+
+    **Arguments:**
+
+    - `conditions`: a dictionary of at least one `Condition`, all with points of one dimension. Its
+      names are used in settings, records and messages.
+    - `solution`: a function of one point with the exact values, of which the L2 error of a run is
+      measured. Default: none, and runs go by their validation loss.
+    - `name`: what run folders and pictures call the problem. Default: `"custom"`.
+    - `widths`: the hidden layers of the network that is used when none is given. Default: three of
+      32.
+    - `outputs`: how many values that network has. Default: as many as the solution, or one number.
+    - `names`: what coordinates and values are called in pictures and messages, as `"t x -> u v"`.
+      Default: the names of the domain, x0, x1, …, and u, or u0, u1, …
+    - `scaled`: whether that network sees where a point is in the box around all conditions, so that
+      its inputs have no units, or else the point itself. Default: True.
+    - `evaluation_points`: how many points errors are measured on. Default: ten times the batch of
+      the equation.
+    - `is_catalogued`: whether name and sizes say all about the problem; for those of the catalogue.
+      Default: False.
+
+    **Raises:** `InputError` for conditions that do not fit each other, and for names and numbers
+    that cannot be used.
+
+        import jax.numpy as jnp
+        from natpinn import Box, Condition, Problem, laplacian
+
+        square = Box.unit(2)
+
+        def exact(x):
+            return jnp.sin(jnp.pi * x[0]) * jnp.sin(jnp.pi * x[1])
+
+        def equation(u, x):
+            return laplacian(u)(x) + 2 * jnp.pi**2 * exact(x)
+
+        problem = Problem(
+            {
+                "inside": Condition(equation, square),
+                "edge": Condition(lambda u, x: u(x), square.boundary),
+            },
+            solution=exact,
+        )
     """
 
     conditions: OrderedDict[str, Condition]
@@ -49,7 +84,7 @@ class Problem(eqx.Module):
     names: Names = eqx.field(static=True)
     scaled: bool = eqx.field(static=True)
     evaluation_points: int | None = eqx.field(static=True)
-    is_catalogued: bool = eqx.field(static=True)  # its name and sizes say all about it
+    is_catalogued: bool = eqx.field(static=True)  # its name and sizes determine it
 
     def __init__(
         self,
@@ -102,17 +137,17 @@ class Problem(eqx.Module):
 
     @property
     def domain(self) -> Domain:
-        """The domain of the equation."""
+        """The domain of the equation: of the first condition that has a volume."""
         return self._equation.domain
 
     @property
     def coordinate_names(self) -> tuple[str, ...]:
-        """What the coordinates are called."""
+        """What the coordinates are called in pictures and messages."""
         return self.names.coordinates or self.domain.names
 
     @property
     def label(self) -> str:
-        """The name with the dimension that the problem has: heat_4d in three is heat_3d."""
+        """The name in the dimension that the problem has: heat_4d in three is heat_3d."""
         if not self.is_catalogued:
             return self.name
         is_timed = isinstance(self.domain, TimeSpace)
@@ -124,7 +159,19 @@ class Problem(eqx.Module):
         return next((c for c in conditions if c.domain.has_volume), conditions[0])
 
     def with_points(self, points: Mapping[str, int | None]) -> "Problem":
-        """The same problem with other numbers of points per batch; None: what is proposed."""
+        """The same problem with other numbers of points in a batch.
+
+        **Arguments:** `points`, a dictionary of numbers by conditions; None stands for as many as
+        are proposed for the model. Other conditions keep theirs.
+
+        **Returns:** the new `Problem`.
+
+        **Raises:** `InputError` for the name of no condition, and for a number that is not whole.
+
+            import natpinn
+
+            problem = natpinn.problems.get("poisson_2d").with_points({"interior": 1000})
+        """
         for name in points:
             if name not in self.conditions:
                 raise unknown("condition", name, self.conditions)
@@ -135,13 +182,31 @@ class Problem(eqx.Module):
         return self._with_conditions(sized, is_catalogued=self.is_catalogued)
 
     def with_sampler(self, sampler: Sampler) -> "Problem":
-        """The same problem with its points drawn another way."""
+        """The same problem with the points of all conditions drawn another way.
+
+        **Arguments:** `sampler`, such as `Sobol()`.
+
+        **Returns:** the new `Problem`.
+
+            import natpinn
+
+            problem = natpinn.problems.get("poisson_2d").with_sampler(natpinn.Sobol())
+        """
         return self._with_conditions(
             {name: c.with_sampler(sampler) for name, c in self.conditions.items()}
         )
 
     def with_held_points(self, seed: int = 0) -> "Problem":
-        """The same problem on the same points at every step."""
+        """The same problem on the same points at every step.
+
+        **Arguments:** `seed`, another one holds other points. Default: 0.
+
+        **Returns:** the new `Problem`; its errors are still measured on points of their own.
+
+            import natpinn
+
+            problem = natpinn.problems.get("poisson_2d").with_held_points(seed=1)
+        """
         held = {
             name: c.with_sampler(Held(c.sampler.fresh, seed + i))
             for i, (name, c) in enumerate(self.conditions.items())
@@ -149,7 +214,16 @@ class Problem(eqx.Module):
         return self._with_conditions(held)
 
     def with_evaluation_points(self, evaluation_points: int) -> "Problem":
-        """The same problem with its error measured on another number of points."""
+        """The same problem with its error measured on another number of points.
+
+        **Arguments:** `evaluation_points`, how many.
+
+        **Returns:** the new `Problem`.
+
+            import natpinn
+
+            problem = natpinn.problems.get("poisson_2d").with_evaluation_points(10_000)
+        """
         return self._with_conditions(self.conditions, evaluation_points, self.is_catalogued)
 
     def default_model(
@@ -159,7 +233,26 @@ class Problem(eqx.Module):
         activation: Callable[[Array], Array] = jnp.tanh,
         scaled: bool | None = None,
     ) -> MLP:
-        """A network with as many outputs as were asked for, or as the solution has, or one."""
+        """The network that is used when none is given.
+
+        It has as many outputs as were asked for, or as the solution has, or one number.
+
+        **Arguments:**
+
+        - `key`: a random key of JAX, of which the first weights are a function.
+        - `widths`: of the hidden layers. Default: those of the problem.
+        - `activation`: the function between layers. Default: tanh.
+        - `scaled`: whether the network sees where a point is in the box around all conditions.
+          Default: as the problem says.
+
+        **Returns:** an `MLP`.
+
+            import jax
+            import natpinn
+
+            problem = natpinn.problems.get("poisson_2d")
+            net = problem.default_model(jax.random.key(0), widths=(16, 16))
+        """
         shape = () if self.solution is None else self._solution_shape()
         named = len(self.names.values or ())
         outputs = self.outputs or (shape[0] if shape else named if named > 1 else "scalar")
@@ -175,7 +268,19 @@ class Problem(eqx.Module):
         )
 
     def check(self, model: Any) -> None:
-        """The model, the conditions and the solution fit each other; nothing is computed."""
+        """Check that the model, the conditions and the solution fit each other, from shapes alone.
+
+        **Arguments:** `model`, a function of one point.
+
+        **Raises:** `InputError` where a residual or the solution cannot be evaluated, or the model
+        has another number of values than the solution or the names.
+
+            import jax
+            import natpinn
+
+            problem = natpinn.problems.get("poisson_2d")
+            problem.check(natpinn.MLP(2, [16], key=jax.random.key(0)))
+        """
         for name, condition in self.conditions.items():
             condition.check(name, model)
         if self.names.values is not None:
@@ -197,9 +302,27 @@ class Problem(eqx.Module):
     def objective(
         self, model: Any, points: dict[str, Points] | None = None
     ) -> tuple[LeastSquares, Theta]:
-        """The least-squares problem on the given points, one entry per condition, and θ.
+        """The least-squares problem on one batch, and the parameters that it is a function of.
 
-        Without points they are zeros, for an objective that is resampled before it is used.
+        **Arguments:**
+
+        - `model`: an Equinox module, whose float64 JAX arrays are trained, or a pair of parameters
+          and a function.
+        - `points`: the points of each condition, as `sample` returns them. Default: zeros,
+          for an objective that is resampled before it is used.
+
+        **Returns:** a `LeastSquares`, and θ, the arrays of the model that are trained.
+
+        **Raises:** `InputError` where the points are not those of the conditions, or where the
+        model has nothing to train or does not fit the problem.
+
+            import jax
+            import natpinn
+
+            key = jax.random.key(0)
+            problem = natpinn.problems.get("poisson_2d")
+            objective, theta = problem.objective(problem.default_model(key), problem.sample(key))
+            print(objective.loss(theta))
         """
         model = as_model(model)
         if points is None:
@@ -215,7 +338,19 @@ class Problem(eqx.Module):
         return LeastSquares(self.conditions, points, frozen, names=names), theta
 
     def sample(self, key: PRNGKeyArray) -> dict[str, Points]:
-        """A batch of points for every condition."""
+        """A batch of points for every condition.
+
+        **Arguments:** `key`, a random key of JAX; the points are a function of it.
+
+        **Returns:** a dictionary of arrays by conditions.
+
+        **Raises:** `InputError` where memory does not suffice.
+
+            import jax
+            import natpinn
+
+            points = natpinn.problems.get("poisson_2d").sample(jax.random.key(0))
+        """
         self._require_memory()
         return sample(self.conditions, key)
 
@@ -235,7 +370,28 @@ class Problem(eqx.Module):
             )
 
     def evaluation(self, model: Any, key: PRNGKeyArray) -> "Evaluation":
-        """What is measured of a model during training, on points that stay the same."""
+        """What is measured of a model during training, on points that stay the same.
+
+        **Arguments:**
+
+        - `model`: the model, or one of its kind and shape.
+        - `key`: a random key of JAX, of which the points are a function.
+
+        **Returns:** a function of θ whose value is a dictionary with `l2` and `relative_l2`, or
+        without a solution with `validation_loss`; `natpinn.train` takes it.
+
+        **Raises:** `InputError` where the solution is NaN or infinite at some of the points, and
+        where memory does not suffice.
+
+            import jax
+            import natpinn
+
+            key = jax.random.key(0)
+            problem = natpinn.problems.get("poisson_2d")
+            model = problem.default_model(key)
+            _, theta = problem.objective(model, problem.sample(key))
+            print(problem.evaluation(model, key)(theta)["relative_l2"])
+        """
         n = self.evaluation_points
         n = 10 * self._equation.points if n is None else n
         n = min(n, self.domain.size or n)  # of measured data there are no more
@@ -252,7 +408,7 @@ class Problem(eqx.Module):
         if not bool(np.isfinite(reference).all()):
             raise InputError(
                 "the solution is NaN or infinite at some points of the domain: no error can be "
-                "measured against it; mend it, or leave it out to go by the validation loss"
+                "measured against it; correct it, or leave it out and use the validation loss"
             )
         return Evaluation(self.objective(model)[0], points, reference)
 

@@ -92,5 +92,5 @@ def _draw(problem: str, runs: Sequence[Run], published: Sequence[Curve], kind: s
 
 
 def _plain(text: str) -> str:
-    """A dollar sign is no mathematics here."""
+    """A text in which Matplotlib sees no mathematics between dollar signs."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Run folders, read for tables and figures; what cannot be read is said, and left out."""
+"""Run folders, read for tables and figures; those that cannot be read are listed."""
 
 import csv
 import math
@@ -17,7 +17,7 @@ from ..runs.records import CONFIG, SUMMARY, command, read_config, read_history, 
 from ..runs.settings import flatten
 from ..training.record import RENAMED
 
-ERRORS = (1e-3, 1e-4, 1e-5, 1e-6)  # of which the first time is told
+ERRORS = (1e-3, 1e-4, 1e-5, 1e-6)  # the time to each of them is shown
 COLUMNS = ("run", "step", "seconds", "loss", "l2")  # of a file of published curves
 STATUSES = ("finished", "interrupted", "diverged", "unfinished")
 NOT_OF_METHODS = ("seed", "train.", "compute.", "checkpoint.", "track.", "format")
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def points(self) -> int:
-        """Of a step, of all conditions."""
+        """The number of points of a step, of all conditions."""
         return sum(int(v) for k, v in self.config.items() if k.startswith("points."))
 
     @property
@@ -88,13 +88,13 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The optimizer's."""
+        """The settings of the optimizer."""
         own = {k: v for k, v in self.config.items() if k.startswith("optimizer.") and v != "none"}
         return {k.removeprefix("optimizer."): v for k, v in own.items() if k != "optimizer.name"}
 
     @property
     def command(self) -> str:
-        """What runs it again; code of a user's own has to be named."""
+        """The command that runs it again, or how to, where that needs objects of the user's own."""
         model = str(self.config.get("model.name", "mlp"))
         has_own_model = model != "mlp" and ":" not in model
         has_own_optimizer = self.config.get("optimizer.name") not in OPTIMIZERS
@@ -188,7 +188,7 @@ def _run_folders(path: Path) -> list[Path]:
         inside.sort()
         if CONFIG in files:
             found.append(Path(folder))
-            inside.clear()  # what a run holds is no run
+            inside.clear()  # folders inside a run are no runs
     return found
 
 

@@ -1,7 +1,7 @@
-"""Arrays on disk: under the names of their leaves, with checksums, nothing that could run.
+"""Arrays on disk under the names of their leaves, with checksums; no file holds code.
 
-Orbax writes in the background, and all or nothing. It is given one array, the bytes of an npz
-archive: many arrays would fail one by one on a full disk, and have no checksums.
+Orbax writes in the background, and either everything or nothing. It gets one array, the bytes of an
+npz archive: many arrays would fail one by one on a full disk, and have no checksums.
 """
 
 import io
@@ -199,7 +199,7 @@ def _kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[Any, str]]:
 
 
 def _checkpointer() -> Any:
-    """One that this process uses by itself, whatever other processes there are."""
+    """An Orbax checkpointer of this process alone, also where there are others."""
     import orbax.checkpoint as ocp
 
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # errors are raised, and told by natpinn

@@ -35,12 +35,12 @@ _KINDS = {int: "a whole number", float: "a number", str: "a name", bool: "true o
 class ProblemConfig:
     name: str  # of the catalogue, or module:attribute
     dimension: int | None = None  # of the space of a problem of the catalogue
-    own: bool = False  # passed as an object, which its name does not find again
+    own: bool = False  # passed as an object, which its name alone cannot rebuild
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The rest is for natpinn's own network, and none for any other."""
+    """Settings of natpinn's own network; for any other model all but the name are None."""
 
     name: str  # mlp, module:attribute of a function key -> model, or the class of an object
     widths: tuple[int, ...] | None = None
@@ -85,7 +85,7 @@ class EvaluationConfig:
 class TrainConfig:
     steps: int | None
     budget: float | None  # seconds of training
-    stop_at: float | None  # an error
+    stop_at: float | None  # L2 error, or validation loss
 
     def __post_init__(self):
         _ = self.limits
@@ -128,7 +128,7 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class TrackConfig:
     quantities: tuple[str, ...]  # such as effective_dimension
-    every: int  # evaluations
+    every: int  # the quantities are recorded at one evaluation in so many
     trackers: tuple[str, ...]  # that get the records too: wandb, tensorboard
 
     def __post_init__(self):
@@ -204,7 +204,7 @@ class Config:
         return problem
 
     def build_model(self, problem: Problem, key: PRNGKeyArray) -> Any:
-        """A model as it is configured, which anything callable may be."""
+        """The configured model: natpinn's network, or what a user's function makes."""
         model = self.model
         if model.name != MLP_NAME:
             return make_model(model.name, key)

@@ -32,7 +32,7 @@ class Results:
     draw: Callable[[Path], Any] | None  # makes the picture
 
     def write(self, path: Path) -> None:
-        """Into a folder; the summary comes last but for the picture, and says that it is whole."""
+        """Write the results; the summary marks a folder as complete, only the picture follows."""
         if self.checkpoint is not None:
             checkpoints = Checkpoints(path / CHECKPOINT)
             checkpoints.start(int(self.checkpoint.snapshot.state.step), self.checkpoint)
@@ -85,7 +85,7 @@ class RunFolder:
         self._attempt("metrics", self._write_lines)
 
     def checkpoint(self, step: int, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint in the background; whether that works is known the next time."""
+        """Write a checkpoint in the background; errors are noticed at the next call."""
         was_writing = self._checkpoints.is_writing
         self._attempt("checkpoints", self._checkpoints.finish, is_proof=was_writing)
         self._attempt(
@@ -93,9 +93,9 @@ class RunFolder:
         )
 
     def finish(self, results: Results) -> Path | None:
-        """Write all that is left, into another folder if this one has become useless.
+        """Write all that is left, into another folder if this one cannot be written to any more.
 
-        None: there is no room anywhere, and the result is in memory only.
+        Returns the folder, or None if there is no room anywhere and the result is in memory only.
         """
         self._attempt("checkpoints", self._checkpoints.finish, is_proof=False)
         try:
@@ -122,7 +122,7 @@ class RunFolder:
         return rescue
 
     def close(self) -> None:
-        """Let others use the folder."""
+        """Release the lock of the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -145,7 +145,7 @@ class RunFolder:
                 self._paused.discard(what)
 
     def _secure(self) -> None:
-        """The folder is still the one that was locked; one that is gone is made again."""
+        """Check that the folder is still the one that was locked; create it again if it is gone."""
         assert self._lock is not None
         if self.path.exists():
             if not os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
@@ -163,7 +163,7 @@ class RunFolder:
         self._written, self._size = len(self._lines), (path / METRICS).stat().st_size
 
     def _write_lines(self) -> None:
-        """Add the lines that are missing, over what a write that failed may have left."""
+        """Append the missing lines, over what a failed write may have left."""
         text = "".join(self._lines[self._written :]).encode()
         with (self.path / METRICS).open("r+b", buffering=0) as metrics:
             metrics.seek(self._size)
@@ -182,7 +182,7 @@ class RunFolder:
 
 
 def check_free(path: Path, is_mine: bool = False) -> None:
-    """A folder that a run may be written to: not there yet, or empty."""
+    """Check that a run may be written to a folder: it does not exist yet, or is empty."""
     try:
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file: choose a folder that is not there yet")

@@ -43,7 +43,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "spring_nystrom": spring_nystrom,
     "auto": auto,
 }
-FULL_STEPS = {"hessian_free": 1.0}  # the first rates of methods that solve for whole steps
+FULL_STEPS = {"hessian_free": 1.0}  # default rates of methods that solve for whole steps
 LINE_SEARCHES = {"grid": Grid, "armijo": Armijo, "quadratic": Quadratic}
 SAMPLERS = {"uniform": Uniform, "sobol": Sobol}
 ACTIVATIONS = {
@@ -55,9 +55,9 @@ ACTIVATIONS = {
 }
 
 SCHEDULES = [name for name in dir(optax.schedules) if name.endswith(("_schedule", "_decay"))]
-NYSTROM = "_nystrom"  # ends the name of a method with a sketch in place of its solver
+NYSTROM = "_nystrom"  # the suffix of methods with a sketch as their solver
 ADAPTIVE = "auto"  # the rank of a sketch that follows from training
-OBJECTS = ("solver",)  # arguments that have no spelling as a setting
+OBJECTS = ("solver",)  # arguments that exist in Python only, not as settings
 
 
 def build_optimizer(settings: Mapping[str, Any]) -> Optimizer:
@@ -90,7 +90,7 @@ def optimizer_defaults(name: str) -> dict[str, Any]:
 
 
 def chosen(key: str, name: Any, table: Mapping[str, Any]) -> Any:
-    """What a name of a table stands for."""
+    """The entry of a table under a name."""
     if not isinstance(name, str) or name not in table:
         raise unknown(key, str(name), table)
     return table[name]

@@ -1,4 +1,4 @@
-"""What a run is made of: objects in place of what its configuration has names for."""
+"""What a run is made of: the objects that its configuration names."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -44,14 +44,14 @@ def assemble(
     model: Any = None,
     optimizer: Optimizer | None = None,
 ) -> Parts:
-    """What a configuration describes, of a new run or of one that goes on.
+    """The parts of a run, new or resumed, from its configuration.
 
-    Objects that are passed take the place of what is configured, and the configuration describes
-    them: it says all that can be said of them in a file.
+    Objects that are passed replace what is configured; the configuration then describes them as far
+    as a file can.
     """
     use_compilation_cache()
     config = describe_objects(config, problem, model, optimizer)
-    make_mesh(config.compute.devices)  # fails here if they are not there
+    make_mesh(config.compute.devices)  # raises where they do not exist
     problem = config.build_problem() if problem is None else config.apply_sizes(problem)
     model = config.build_model(problem, model_key(config.seed)) if model is None else model
     model = as_model(model)
@@ -77,7 +77,7 @@ def _run_keys(seed: Array) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
 
 
 def model_key(seed: int) -> PRNGKeyArray:
-    """What the weights of a run are drawn from."""
+    """The key that the first weights of a run are drawn with."""
     return run_keys(seed)[0]
 
 
@@ -106,7 +106,7 @@ def describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """What is no array: modules and functions by their names, and plain values."""
+    """The fields that are no arrays: plain values, and modules and functions by their names."""
     for key, value in fields.items():
         name = f"{prefix}{key}"
         if isinstance(value, bool | int | float | str):

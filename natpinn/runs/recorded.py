@@ -43,7 +43,7 @@ class Recorded:
         return found
 
     def name(self, kind: str) -> Any:
-        """Of the problem, the model or the optimizer."""
+        """The name of the problem, the model or the optimizer."""
         return self.table(kind).get("name")
 
     def problem(self) -> Problem | None:
@@ -76,7 +76,7 @@ class Recorded:
         model: Any = None,
         optimizer: Optimizer | None = None,
     ) -> Config:
-        """The configuration of the run, with other settings; objects that are passed have none."""
+        """The run's configuration with other settings, and without those of passed objects."""
         kept = flatten(self.tables)
         name = self.name("model")
         if model is not None:

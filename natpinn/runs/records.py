@@ -1,4 +1,4 @@
-"""What a run folder holds, read back. A contract, since other tools read it."""
+"""Reading run folders. Their format is a contract, since other tools read them too."""
 
 import json
 import math
@@ -16,7 +16,7 @@ BEST, CHECKPOINT, PICTURE = "best", "checkpoint", "solution.png"
 
 
 def command(config: Path | str, settings: Mapping[str, Any]) -> str:
-    """What runs a configuration; no file runs code of a user's own, so that is named."""
+    """The command that runs a configuration, with code of the user's own named in it."""
     problem, model = (str(settings.get(f"{part}.name")) for part in ("problem", "model"))
     words = ["natpinn", "solve", *([problem] if ":" in problem else []), "--config", str(config)]
     return shlex.join([*words, *(["--set", f"model.name={model}"] if ":" in model else [])])
@@ -48,7 +48,7 @@ def read_history(path: Path) -> list[Record]:
 
 
 def read_summary(path: Path) -> Record:
-    """What a run came to."""
+    """The summary of a run."""
     try:
         summary = json.loads(_read(path / SUMMARY))
         assert isinstance(summary, dict)
@@ -58,7 +58,7 @@ def read_summary(path: Path) -> Record:
 
 
 def _renamed(values: Mapping[str, Any]) -> Record:
-    """The same under the names of today."""
+    """A record or a summary with names of earlier versions replaced by those of today."""
     return Record({RENAMED.get(name, name): value for name, value in values.items()})
 
 

@@ -90,7 +90,7 @@ def _optimizer_settings(
 def preset(problem: str, optimizer: str, line_search: str) -> dict[str, Any]:
     """The best settings known for a problem and an optimizer, or nothing.
 
-    With a sketch an optimizer starts from the settings that are best without.
+    Methods with a sketch take the best settings of the same method without one.
     """
     table = tomllib.loads((files("natpinn.runs") / "presets.toml").read_text())
     step_rule = "fixed" if line_search == "none" else line_search
@@ -138,7 +138,7 @@ def _dimension_default(name: str, problem: Problem) -> dict[str, int]:
 
 
 def check_format(settings: Mapping[str, Any]) -> None:
-    """This version knows what a configuration means."""
+    """Check that this version can read the format of a configuration."""
     found = settings.get("format", FORMAT)
     if not isinstance(found, int) or isinstance(found, bool):
         raise InputError(f"format must be a whole number, got {found!r}")

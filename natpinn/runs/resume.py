@@ -45,19 +45,21 @@ def resume(
     """Go on with a run from its last checkpoint, as if it had never stopped.
 
     Code of your own is not in the folder and has to be passed again. Limits are those of the whole
-    run, what is done included; without any, the run's own hold.
+    run, what is done included.
 
     **Arguments:**
 
     - `path`: the run folder.
-    - `problem`: the problem, if it is not one of the catalogue, or its name as `module:attribute`.
-    - `model`: the model, if it is not natpinn's own, or its name as `module:attribute`.
-    - `optimizer`: the optimizer, if it was built in Python.
+    - `problem`: the problem, or its name as `module:attribute`. Default: the one of the catalogue
+      that the folder names.
+    - `model`: the model, or its name as `module:attribute`. Default: natpinn's own network.
+    - `optimizer`: the optimizer, if it was built in Python. Default: the one that the folder names.
     - `steps`, `budget`, `stop_at`: as in `natpinn.solve`; new ones replace all the old ones.
-    - `devices`, `memory_limit`: as in `natpinn.solve`. By default as before: another plan rounds
-      differently.
-    - `progress`: whether progress is shown.
-    - `callbacks`: functions of a `Progress`, as in `natpinn.train`.
+      Default: the run's own limits.
+    - `devices`, `memory_limit`: as in `natpinn.solve`. Default: as before, since another plan
+      rounds differently.
+    - `progress`: whether progress is shown. Default: True.
+    - `callbacks`: functions of a `Progress`, as in `natpinn.train`. Default: none.
 
     **Returns:** the `Solution` of the whole run.
 
@@ -144,7 +146,7 @@ def _find(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | None) 
 
 
 def _check_constants(stored: PyTree, given: PyTree, path: Path) -> None:
-    """What of the model is not trained is what it was when the run began."""
+    """Check that the constants of the model are those with which the run began."""
     old, new = named_arrays(stored), named_arrays(given)
     for name, value in old.items():
         if not np.array_equal(value, new[name], equal_nan=value.dtype.kind == "f"):

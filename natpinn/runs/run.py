@@ -33,7 +33,7 @@ from .trackers import Trackers
 
 @dataclass(frozen=True)
 class Earlier:
-    """What there is of a run that goes on."""
+    """What an earlier process has left of a run that is resumed."""
 
     folder: RunFolder | None  # already locked, by the process that writes
     snapshot: Snapshot | None  # None: it was killed before its first checkpoint
@@ -81,7 +81,7 @@ def run(
         own: list[Callback] = [display] if display else []
         own += [_recorder(folder), _saver(folder, planned.plan, parts)] if folder else []
         own += [_stopper(config.train.stop_at)] if config.train.stop_at else []
-        with Interrupts():  # until what was reached is written
+        with Interrupts():  # a signal waits until the results are written
             with display or contextlib.nullcontext():
                 result = train(
                     parts.objective.planned(planned.plan),

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 class Solution:
     """What was learned: callable at points, with the history of how it was learned.
 
+    `natpinn.solve`, `natpinn.load` and `natpinn.resume` return it.
+
     - `model`: the best parameters, in the model that was trained.
-    - `problem`: what was solved; `None` where a folder was loaded without it.
+    - `problem`: what was solved; None where a folder was loaded without it.
     - `history`: one record for each evaluation, with `step`, `seconds` of training, `loss`, `l2`
       and `relative_l2` (or `validation_loss`, where no solution is known), and more.
     - `summary`: the outcome: `status`, `best_relative_l2`, `steps`, `seconds` and more.
     - `config`: all settings, as in `config.toml`.
-    - `folder`: where the run was written, if anywhere.
+    - `folder`: where the run was written; None where it was not.
 
         import natpinn
 
@@ -79,9 +81,7 @@ class Solution:
 
         `natpinn.resume` goes on with it, unless this solution was itself loaded.
 
-        **Arguments:**
-
-        - `path`: a folder that is not there yet, or empty.
+        **Arguments:** `path`, a folder that is not there yet, or is empty.
 
         **Raises:** `InputError` where the folder holds something else or cannot be written.
 
@@ -89,17 +89,19 @@ class Solution:
 
             solution = natpinn.solve("poisson_2d", steps=3, progress=False)
             solution.save("mine")
+            again = natpinn.load("mine")
         """
         folder = RunFolder(Path(path))
         folder.begin(self.config, self.history)
         folder.finish(self.results)
 
     def plot(self, path: Path | str | None = None) -> "Figure":
-        """Learned, exact and error on a slice through the domain.
+        """Draw the learned solution, the exact one and the error on a slice through the domain.
 
-        **Arguments:**
+        In one dimension these are curves. In more they are maps of the first two coordinates, with
+        the others at the middle of the domain.
 
-        - `path`: a file for the picture, as `solution.png`; by default none is written.
+        **Arguments:** `path`, a file for the picture, as `solution.png`. Default: none is written.
 
         **Returns:** the Matplotlib figure, which a notebook shows.
 
@@ -124,15 +126,16 @@ class Solution:
 
 
 def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> Solution:
-    """A solution from its run folder. Nothing in the folder is run.
+    """The solution that a run folder holds. Nothing in the folder is run.
 
     **Arguments:**
 
     - `path`: the folder of a run that has ended. One that was killed has no result yet:
       `natpinn.resume` goes on with it.
-    - `like`: a model like the one that was trained, if that was not natpinn's own. Its arrays need
-      the same shapes only: what they hold is read, constants too.
-    - `problem`: the problem, if it is not one of the catalogue.
+    - `like`: a model like the one that was trained, if that was not natpinn's own. Only the shapes
+      of its arrays count: what they hold is read, constants too. Default: natpinn's own network.
+    - `problem`: the problem, if it is not one of the catalogue. Default: the one that the folder
+      names.
 
     **Returns:** the `Solution`.
 

@@ -42,22 +42,25 @@ def solve(
       a function. Default: the problem's own network.
     - `optimizer`: as `natpinn.spring()`, or a name, which takes the best settings known for the
       problem. Default: `auto`, which needs no settings.
-    - `steps`: how many steps at most.
-    - `budget`: seconds of training at most, without compilation and evaluation. With neither steps
-      nor budget, 60. The first limit that is reached ends the run.
-    - `seed`: of the weights, the points and the evaluation.
+    - `steps`: how many steps at most. Default: no limit.
+    - `budget`: seconds of training at most, without compilation and evaluation; the first limit
+      that is reached ends the run. Default: no limit, or 60 where no steps are given either.
+    - `seed`: of the weights, the points and the evaluation. Default: 0.
     - `stop_at`: an L2 error, or a validation loss where no solution is known, that ends the run.
+      Default: none.
     - `points`: how many points a step has in each condition, as `{"interior": 500}`; None for what
       suits this machine. Default: as the conditions say.
     - `steps_per_batch`: steps before points are drawn anew. Default: 1.
     - `devices`: how many devices to use, or `"all"`. Default: 1.
-    - `memory_limit`: of each device, as `"8GB"` or in bytes. Default: what is free there.
+    - `memory_limit`: of each device, as `"8GB"` or in bytes; steps are planned to stay below it.
+      Default: what is free there.
     - `out`: a new folder, which records the run. Default: none.
     - `checkpoint_seconds`: the time between two checkpoints in that folder, from which
       `natpinn.resume` goes on. Default: 60.
-    - `track`: what of the kernel's spectrum is recorded, as `["effective_dimension"]`.
-    - `progress`: whether progress is shown.
-    - `callbacks`: functions of a `Progress`, as in `natpinn.train`.
+    - `track`: what of the kernel's spectrum is recorded, as `["effective_dimension"]`. Default:
+      nothing.
+    - `progress`: whether progress is shown. Default: True.
+    - `callbacks`: functions of a `Progress`, as in `natpinn.train`. Default: none.
 
     **Returns:** the `Solution` with the best parameters of the run.
 

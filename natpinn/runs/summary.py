@@ -1,4 +1,4 @@
-"""What a run came to, in one table: `summary.json`."""
+"""The outcome of a run in one table: `summary.json`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..training.record import Record
 from ..training.result import TrainResult
 from .parts import Parts
 
-ERRORS = ("l2", "relative_l2", "validation_loss")  # of which the best and the final are told
+ERRORS = ("l2", "relative_l2", "validation_loss")  # recorded at their best and at the end
 
 
 def summarize(parts: Parts, planned: Planned, result: TrainResult) -> Record:

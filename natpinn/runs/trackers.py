@@ -118,7 +118,7 @@ def check_trackers(names: Sequence[str]) -> Sequence[str]:
 
 
 def _identity(folder: Path | None) -> str:
-    """The same for a run that goes on."""
+    """The id of a run at Weights & Biases, kept in its folder for when it is resumed."""
     if folder is None:
         return uuid.uuid4().hex
     path = folder / "wandb.id"

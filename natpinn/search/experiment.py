@@ -40,7 +40,7 @@ LONGEST = 60.0  # seconds for each row of that table
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a file says."""
+    """An experiment as its file describes it."""
 
     name: str
     title: str
@@ -75,7 +75,7 @@ class Planned:
     folder: Path
 
     def state(self) -> "State":
-        """What there is of the run."""
+        """How far the run in the folder is."""
         if not (self.folder / CONFIG).exists():
             return State("missing")
         if difference := self._difference():
@@ -92,7 +92,7 @@ class Planned:
         return State("finished" if is_whole else "unfinished", *found)
 
     def run(self, progress: bool) -> "State":
-        """Do what is missing, and say how it ended."""
+        """Start or continue the run where that is needed; its state afterwards."""
         before = self.state()
         if before.name not in ("missing", "unfinished"):
             return before
@@ -111,7 +111,7 @@ class Planned:
         return resolve({**self.settings, "train.budget": self.budget, "seed": self.seed})
 
     def _difference(self) -> str:
-        """What of the run that is there is not as the experiment has it."""
+        """The first setting in which the run in the folder is not as the experiment has it."""
         old, new = flatten(read_config(self.folder)), flatten(self._config().as_dict())
         proposed = {key for key, n in new.items() if key.startswith("points.") and n == "none"}
         for key in sorted((old.keys() | new.keys()) - proposed):
@@ -131,7 +131,7 @@ class State:
 
 
 def read(path: Path) -> Experiment:
-    """An experiment from its file; all that is wrong with it is found here."""
+    """An experiment from its file; mistakes in the file are raised here."""
     table = read_toml(path)
     try:
         return _parse(path.stem, table)
@@ -188,7 +188,7 @@ def compare_sketches(experiment: Experiment, out: Path, scale: float = 1.0) -> d
 
 
 def sketches_state(experiment: Experiment, out: Path) -> State:
-    """How much of that table is there."""
+    """How far the table of Nyström approximations is."""
     assert experiment.nystrom is not None
     found, difference = _measured(out / experiment.name / TABLE, experiment.nystrom)
     if difference:
@@ -198,7 +198,7 @@ def sketches_state(experiment: Experiment, out: Path) -> State:
 
 
 def _measured(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """What is there of the table, and what was otherwise when it was begun."""
+    """The rows that a table has, and the setting that is not as the experiment has it, if any."""
     if not path.exists():
         return {}, ""
     try:
@@ -212,7 +212,7 @@ def _measured(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], s
 
 
 def _sizes(options: Mapping[str, Any]) -> dict[str, int]:
-    """What all rows of the table have in common."""
+    """The settings that all rows of the table share."""
     return {key: options[key] for key in ("rows", "runs", "warm_ups")}
 
 
@@ -279,7 +279,7 @@ def _parse(name: str, table: dict[str, Any]) -> Experiment:
 
 
 def _check_method(name: str, settings: Mapping[str, Any]) -> None:
-    """A folder can be named so, no code is run, and the limits are those of the file."""
+    """Check that a method's name can name a folder, and that it sets no code and no limits."""
     if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise InputError(f"a method's name has letters, digits, -, _ and dots, got {name!r}")
     if own := names_code(settings):

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InputError, unknown
 from ..runs.settings import flatten
 
-NARROWED = 0.25  # of a range is left around the best value
+NARROWED = 0.25  # the share of a range that is left around the best value
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Range:
     low: float
     high: float
     is_log: bool = False
-    is_whole: bool = False  # as the setting is that it is for
+    is_whole: bool = False  # for a setting that is a whole number
 
     def __post_init__(self):
         numbers = (self.low, self.high)
@@ -39,7 +39,7 @@ class Range:
         return round(value) if self.is_whole else value
 
     def narrowed(self, best: float) -> "Range":
-        """A part of the range around a value, of which the ends stay inside."""
+        """A quarter of the range around a value, moved inside where it would leave the range."""
         low, high = self._scaled(self.low), self._scaled(self.high)
         half = NARROWED * (high - low) / 2
         middle = min(max(self._scaled(best), low + half), high - half)
@@ -70,13 +70,13 @@ class Choice:
             raise InputError("a choice needs at least one value")
         for option in self.options:
             if not isinstance(option, bool | int | float | str):
-                raise InputError(f"a choice is among numbers, names and truths, got {option!r}")
+                raise InputError(f"a choice has numbers, texts, true or false, got {option!r}")
 
     def draw(self, random: np.random.Generator) -> Any:
         return self.options[random.integers(len(self.options))]
 
     def narrowed(self, best: Any) -> "Choice":
-        """The options stay: Optuna knows a choice by them, and there are few."""
+        """The same choice: Optuna identifies it by its options, so they cannot change."""
         return self
 
     def describe(self) -> dict[str, Any]:
@@ -128,7 +128,10 @@ WIDE: dict[str, Space] = {  # where the first stage of a search looks, per optim
 
 
 def wide(optimizer: str, settings: Mapping[str, Any]) -> Space:
-    """Where to look first; with a line search there is no rate, and without a cap none to find."""
+    """The space of a search's first stage, without settings that the others make useless.
+
+    These are the learning rate beside a line search, and the norm cap where there is none.
+    """
     found = {f"optimizer.{key}": values for key, values in WIDE.get(optimizer, {}).items()}
     if settings.get("optimizer.line_search", "none") != "none":
         found.pop("optimizer.learning_rate", None)

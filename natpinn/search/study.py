@@ -28,7 +28,7 @@ SILENCE = 600.0  # seconds without a sign of life, after which a worker elsewher
 SIGN_EVERY = 20.0  # seconds between signs of life
 WARM_UP = 20  # percent of a trial before it may be cut short
 PRUNE_EVERY = 5  # percent
-ATTEMPTS = 5  # to make the tables of a database that others are making too
+ATTEMPTS = 5  # to create the tables of a database while other workers do
 STATES = {
     "COMPLETE": "finished",
     "PRUNED": "pruned",
@@ -63,7 +63,7 @@ class Search:
         return self.trials + self.refine
 
     def describe(self) -> dict[str, Any]:
-        """For a TOML file and for comparison: lists and numbers, no tuples."""
+        """The search as lists and numbers, without tuples, for a TOML file and for comparison."""
         return json.loads(json.dumps({**asdict(self), "space": describe(self.space)}))
 
 
@@ -118,7 +118,7 @@ class Study:
 
     @property
     def finished(self) -> list[Trial]:
-        """Those that were run to their end, or as far as was worth it."""
+        """The trials that were run to their end, or were pruned."""
         return [t for t in self.trials() if t.state in ("finished", "pruned")]
 
     @property
@@ -146,7 +146,7 @@ class Study:
             self._optuna.tell(asked, state=_state("FAIL"))
 
     def _place(self, number: int) -> int | None:
-        """Which trial of the search this is, from 0; None if it is one too many."""
+        """The number of a trial within the search, from 0; None if the search has enough."""
         trials = self.trials()
         me = trials[number]
         if any(t.continues == me.continues is not None for t in trials[:number]):
@@ -162,7 +162,7 @@ class Study:
         return {key: _suggest(asked, key, values) for key, values in space.items()}
 
     def _give_up_abandoned(self) -> None:
-        """Trials of workers that are gone are lost."""
+        """Mark the trials of workers that are gone as lost."""
         for trial in self._optuna.get_trials(deepcopy=False):
             if trial.state.name == "RUNNING" and _is_abandoned(trial):
                 _quietly(
@@ -172,7 +172,7 @@ class Study:
                 )
 
     def _requeue_lost(self) -> None:
-        """Lost trials wait again, with the same settings, unless they do so already."""
+        """Enqueue lost trials again with the same settings, unless that has been done."""
         trials = self.trials()
         continued = {t.continues for t in trials}
         for trial in trials:
@@ -197,7 +197,7 @@ class Task:
         return self._trial.number
 
     def watch(self, share: float, error: float) -> bool:
-        """Say how far a trial is, and hear whether it is worth going on."""
+        """Report how far a trial is; True if it was pruned, or taken over by another worker."""
         try:
             if time.monotonic() - self._last_sign > SIGN_EVERY:
                 self._last_sign = time.monotonic()
@@ -225,7 +225,7 @@ class Task:
             _quietly(self._optuna.tell, self._trial, error if error == error else math.inf)
 
     def fail(self, reason: str) -> None:
-        """Its settings cannot be run at all."""
+        """End a trial whose settings cannot be run: its error is infinite."""
         _quietly(self._trial.set_user_attr, "reason", reason)
         self.finish(math.inf)
 
@@ -248,7 +248,7 @@ def _state(name: str) -> Any:
 
 
 def hide_password(storage: Any) -> str:
-    """A storage for messages."""
+    """A storage as messages show it, without its password."""
     return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", str(storage))
 
 
@@ -269,14 +269,14 @@ def _continues(trial: Any) -> int | None:
 
 
 def _root(trial: Trial, trials: list[Trial]) -> int:
-    """The first of a row of trials that continue each other."""
+    """The number of the first trial in a chain of trials that continue each other."""
     while trial.continues is not None:
         trial = trials[trial.continues]
     return trial.number
 
 
 def _roots(trials: list[Trial]) -> set[int]:
-    """Each trial of the search once, whatever became of its workers."""
+    """The first trial of each chain: a trial of the search counts once, however often continued."""
     never_begun = [t.number for t in trials if t.state == "lost" and not t.params]
     counted = (t for t in trials if t.state != "surplus" and t.number not in never_begun)
     return {_root(t, trials) for t in counted}
@@ -284,7 +284,7 @@ def _roots(trials: list[Trial]) -> set[int]:
 
 def _is_abandoned(trial: Any) -> bool:
     owner = trial.user_attrs.get("worker")
-    if owner is None:  # it ended before it could say who it is
+    if owner is None:  # the worker ended before it could record its name
         return time.time() - trial.datetime_start.timestamp() > SILENCE
     is_gone = worker.is_gone(owner)
     if is_gone is None:
@@ -310,7 +310,7 @@ def _storage(optuna: Any, where: str | Path | None) -> Any:
 
 
 def _patiently(create: Callable[[], Any], storage: Any) -> Any:
-    """Make a study; workers that start at once all try to make the tables of a database."""
+    """Create a study, again where workers that start at once create the same tables."""
     attempt = 0
     while True:
         try:
@@ -335,7 +335,7 @@ def _is_taken_over(error: Exception) -> bool:
 
 
 def _quietly(tell: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """Say something about a trial, unless another worker has ended it meanwhile."""
+    """Tell Optuna something about a trial, unless another worker has ended the trial meanwhile."""
     try:
         tell(*arguments, **options)
     except ValueError:  # of a trial that is not running any more

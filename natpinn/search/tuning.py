@@ -49,7 +49,7 @@ class Tuned:
     trials: list[Trial]
     is_complete: bool
     folder: Path | None
-    ranked_by: str  # what is smallest with the best
+    ranked_by: str  # the error that is smallest in the best trial
     has_own_code: bool = False
     is_stopped: bool = False  # by a signal
 
@@ -106,11 +106,43 @@ def tune(
 ) -> Tuned:
     """Look for the settings of an optimizer with the smallest final error on a problem.
 
-    `space` says where, as {"optimizer.damping": {"log_uniform": [1e-9, 1]}}; without it, as wide as
-    makes sense for the optimizer. `trials` look everywhere, and `refine` more, by default as many,
-    around the best. A trial takes `budget` seconds or `steps`. The folder `out` keeps the study,
-    which any number of processes may share, and which goes on where it was when the same search is
-    started again.
+    The search has two stages: trials over the whole space, then trials in a quarter of each range
+    around the best of those.
+
+    **Arguments:**
+
+    - `problem`: a `Problem`, or the name of one of the catalogue.
+    - `optimizer`: the name of the optimizer whose settings are looked for. Default: `"spring"`.
+    - `space`: where to look, as `{"optimizer.damping": {"log_uniform": [1e-9, 1]}}`, with
+      `uniform`, `log_uniform` or `choice`. Default: as wide as makes sense for the optimizer.
+    - `model`: as in `natpinn.solve`. Default: the problem's own network.
+    - `settings`: of all trials, with dotted keys, as `{"points.interior": 300}`. Default: none.
+    - `trials`: how many in the first stage. Default: 50.
+    - `refine`: how many in the second stage. Default: as many as `trials`.
+    - `steps`: how many steps a trial has at most. Default: no limit.
+    - `budget`: seconds of training of a trial. Default: no limit, or 60 where no steps are given
+      either.
+    - `sampler`: `"random"`, or `"tpe"`, with which Optuna's tree-structured Parzen estimator
+      suggests all trials. Default: `"random"`.
+    - `prune`: whether trials are cut short that are worse than the median of the others at the same
+      share of their time. Default: False.
+    - `seed`: of the search; another one tries other settings. Default: 0.
+    - `out`: a folder that keeps the study, which any number of processes may share, and which goes
+      on where it was when the same search is started again. Default: none.
+    - `storage`: the URL of a database for workers on several machines. Default: a journal in `out`.
+    - `report`: a function of a trial and the study, called after each trial. Default: none.
+
+    **Returns:** what was found: `best`, the trial with the smallest error, its `settings`, and all
+    `trials`.
+
+    **Raises:** `InputError` for a search that cannot work, before the first trial, and where no
+    trial can run.
+
+        import natpinn
+
+        space = {"optimizer.damping": {"log_uniform": [1e-8, 1e-2]}}
+        found = natpinn.tune("poisson_2d", "spring", space, trials=2, refine=0, steps=3)
+        print(found.best.error, found.best.params)
     """
     search = plan_search(
         problem,
@@ -139,7 +171,7 @@ def plan_search(
     budget: float | None = None,
     **options: Any,
 ) -> Search:
-    """A search, wide unless told where to look."""
+    """A search, over a wide space unless one is given."""
     name = problem if isinstance(problem, str) else problem.name
     limits = {"train.steps": steps, "train.budget": budget}
     given = {**settings, "problem.name": name, "optimizer.name": optimizer}
@@ -158,7 +190,7 @@ def open_study(
     out: Path | str | None = None,
     storage: str | None = None,
 ) -> Workbench:
-    """A search that is ready for work; all its settings are tried before the first trial."""
+    """A search that is ready for work; its settings are checked before the first trial."""
     problem = _lookup(search.settings) if problem is None else problem
     search = check_space(search, problem)
     folder = None if out is None else Path(out)
@@ -173,7 +205,7 @@ def open_study(
 
 
 def join(folder: Path, problem: Problem | None = None, model: Any = None) -> Workbench:
-    """One more worker for a study that is there."""
+    """One more worker for a study that exists."""
     search, others = read_study(folder)
     own = names_code(search.settings) or others.get("model")
     if own and problem is None and model is None:
@@ -185,7 +217,7 @@ def join(folder: Path, problem: Problem | None = None, model: Any = None) -> Wor
 
 
 def read_study(folder: Path) -> tuple[Search, dict[str, Any]]:
-    """The search of a study; and its storage and the name of a model, where these are told."""
+    """The search of a study, and its whole table with the storage and the model's name, if any."""
     try:
         table = tomllib.loads((folder / STUDY).read_text())
         space = spaces.parse_table(table["search"]["space"])
@@ -197,24 +229,24 @@ def read_study(folder: Path) -> tuple[Search, dict[str, Any]]:
 
 
 def names_code(settings: Mapping[str, Any]) -> str | None:
-    """The code of a user's own that settings name."""
+    """The code of a user's own that settings name, if any."""
     names = (str(settings.get(f"{kind}.name", "")) for kind in ("problem", "model"))
     return next((name for name in names if ":" in name), None)
 
 
 def check_space(search: Search, problem: Problem) -> Search:
-    """Every setting that is looked for exists and takes the values that it may get."""
+    """The search, if each setting that is looked for exists and accepts the ends of its range."""
     defaults = flatten(resolve(search.settings, problem).as_dict())
     typed: Space = {}
     for key, values in search.space.items():
         if key in search.settings:
-            raise InputError(f"{key} is both set and looked for: leave it out of one")
+            raise InputError(f"{key} is both set and looked for: leave out one of the two")
         if key in NAMES or not key.startswith(TUNABLE):
             kinds = ", ".join(f"{kind}…" for kind in TUNABLE)
-            raise InputError(f"{key} cannot be looked for, but {kinds} can, names excepted")
+            raise InputError(f"{key} cannot be looked for: only {kinds} can, except names")
         default = defaults.get(key)
         is_whole = isinstance(default, int) and not isinstance(default, bool)
-        is_whole = is_whole or key.startswith("points.")  # of which nobody may have said how many
+        is_whole = is_whole or key.startswith("points.")  # whose default may be None
         is_range = not isinstance(values, Choice)
         typed[key] = replace(values, is_whole=True) if is_whole and is_range else values
     checked = replace(search, space=typed)
@@ -270,7 +302,7 @@ def _run(bench: Workbench, task: Task) -> None:
         return
     task.finish(final_error(summary), was_pruned)
     if (folder := bench.trial_folder(task.number)) is not None:
-        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)  # there may be many trials
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)  # those of many trials are large
 
 
 def final_error(summary: Mapping[str, Any]) -> float:
@@ -333,7 +365,7 @@ def _ends(values: Any) -> tuple[Any, ...]:
 
 
 def _agree(folder: Path, search: Search, model: Any, storage: str | None) -> str | None:
-    """The storage of a study; its folder is free, or has the very same search."""
+    """The storage of a study, if its folder is free or holds the same search."""
     try:
         if not (folder / STUDY).exists():
             records_of_others = [p for p in folder.iterdir() if not _is_mine(p.name)]
@@ -383,7 +415,7 @@ def _make(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _written(path: Path, text: str) -> Iterator[Path]:
-    """A file of this process alone, to be put in place at once."""
+    """A temporary file with the text, which the caller puts in the place of the real one."""
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
     try:
         partial.write_text(text)

@@ -23,10 +23,25 @@ Map = Callable[[Float[Array, " n"]], Float[Array, " n"]]
 
 
 class ConjugateGradients(DampedSolver[None]):
-    """x = Jᵀ y with (J Jᵀ + λI) y = b to a relative residual, by products J(Jᵀ y) alone.
+    """The solve in sample space by conjugate gradients, from products J(Jᵀ y) alone.
 
-    With a rank, a sketch is the preconditioner (sketch and precondition), and the number of
-    iterations depends on the spectrum below what it has captured alone.
+    x = Jᵀ y with (J Jᵀ + λI) y = b to a relative residual. With a rank, a sketch of the kernel is
+    the preconditioner (sketch and precondition), and the number of iterations depends on the part
+    of the spectrum that the sketch has missed alone.
+
+    **Arguments:**
+
+    - `rank`: of the sketch, a number of random vectors or below 1 a share of the rows. Default:
+      none, no preconditioner.
+    - `tolerance`: of the residual, relative to b, at which iterations end. Default: 1e-10.
+    - `most_iterations`: after which they end in any case. Default: 500.
+
+    **Raises:** `InputError` for a tolerance that is not between 0 and 1, for a rank as in
+    `Nystrom`, and for a number of iterations below 1.
+
+        import natpinn
+
+        optimizer = natpinn.spring(damping=1e-4, solver=natpinn.ConjugateGradients(rank=0.1))
     """
 
     rank: Rank | None = eqx.field(static=True, default=None)

@@ -12,7 +12,14 @@ from .damped import MATRICES, solve_damped
 
 
 class Dual(DampedSolver[None]):
-    """x = Jᵀ (J Jᵀ + λI)⁻¹ b: the push-through form, O(N²P)."""
+    """The solve in sample space, x = Jᵀ (J Jᵀ + λI)⁻¹ b: the push-through form, O(N²P).
+
+    It is the solver of `engd_w` and `spring`, and exact.
+
+        import natpinn
+
+        optimizer = natpinn.NaturalGradient(natpinn.Dual(), natpinn.Grid(), damping=1e-6)
+    """
 
     def init(self, theta: Theta) -> None:
         return None

@@ -32,7 +32,7 @@ from .sketch import Approximation, columns, sketch_footprint, sketch_width
 
 SHARES = (0.1, 0.2, 0.4)  # of the rows
 DEAREST = 0.8  # of the cost of the exact solve: rungs above are left out
-MOST_MISSED = 1e-8  # of the trace, in one direction: with more, sketched steps lead astray
+MOST_MISSED = 1e-8  # of the trace, in one direction: with more the rank goes up
 SLOW = 0.2  # nats, powers of e, by which the loss falls in a step
 STALLED = 4  # slow steps in a row
 FAST = 0.7  # nats
@@ -40,13 +40,13 @@ FIRST_WAIT, LONGEST_WAIT = 10, 1000  # steps before another rung is tried
 
 
 class Climb(NamedTuple):
-    """Where on the ladder the coming solve stands, and what is known of the last one."""
+    """The state of the ladder: the rung of the coming solve, and what is known of the last one."""
 
-    home: Int[Array, ""]
-    rung: Int[Array, ""]  # another one during a trial
+    home: Int[Array, ""]  # the rung outside of trials
+    rung: Int[Array, ""]  # that of the coming solve: another one during a trial
     slow_steps: Int[Array, ""]  # in a row
     wait: Int[Array, ""]  # steps until another rung is tried
-    patience: Int[Array, ""]  # how long that will be the next time
+    patience: Int[Array, ""]  # the steps to wait after the next trial that fails
     missed_share: Float[Array, ""]  # σ / tr(Â)
     loss: Float[Array, ""]  # before the last step, on its batch
 
@@ -103,7 +103,19 @@ class Ladder(eqx.Module):
 
 
 class AdaptiveNystrom(DampedSolver[Climb]):
-    """`Nystrom` with the rank of the rung that training stands on, up to the exact solve."""
+    """A solve with a sketch whose rank follows from training, up to the exact solve.
+
+    The rank is 10, 20 or 40 % of the rows. It goes up while the sketch misses too large a share of
+    the kernel's trace, and another one is tried where the loss falls slowly.
+
+    **Arguments:** `variant`, as in `Nystrom`. Default: `"gpu"`.
+
+    **Raises:** `InputError` for another variant.
+
+        import natpinn
+
+        optimizer = natpinn.engd_w(solver=natpinn.AdaptiveNystrom())
+    """
 
     variant: str = eqx.field(static=True, default="gpu")
 

@@ -24,10 +24,25 @@ VARIANTS: dict[str, Callable[..., Approximation]] = {"gpu": gpu_efficient, "stan
 
 
 class Nystrom(DampedSolver[None]):
-    """x = Jᵀ (nys(J Jᵀ) + λI)⁻¹ b, from products J(JᵀΩ) with k random vectors: O(NPk).
+    """A solve with a sketch of the kernel, x = Jᵀ (nys(J Jᵀ) + λI)⁻¹ b, in O(NPk).
 
-    Directions that the sketch has missed are damped by the largest eigenvalue that it has missed
-    (see `sketch`). The rank is a number of vectors, or a share of the rows below 1.
+    The sketch is a Nyström approximation from products J(JᵀΩ) with k random vectors Ω.
+
+    Directions that the sketch has missed are damped by the largest eigenvalue that it has missed.
+
+    **Arguments:**
+
+    - `rank`: the number k of random vectors, or below 1 their share of the rows. More are more
+      exact and take longer. Default: 0.1.
+    - `variant`: `"gpu"`, with Cholesky factors only, or `"standard"`, with QR and SVD. Default:
+      `"gpu"`.
+
+    **Raises:** `InputError` for a rank that is neither a whole number nor a share, and for another
+    variant.
+
+        import natpinn
+
+        optimizer = natpinn.spring(solver=natpinn.Nystrom(rank=50))
     """
 
     rank: Rank = eqx.field(static=True, default=0.1)

@@ -17,9 +17,23 @@ from .damped import MATRICES, solve_damped
 
 
 class Primal(DampedSolver[Float[Array, "p p"] | None]):
-    """x = (G + λI)⁻¹ Jᵀ b, with G an average of Jᵀ J over the steps, O(P³).
+    """The solve in parameter space, x = (G + λI)⁻¹ Jᵀ b with the Gramian G, O(P³).
 
-    G ← average · G + (1 − average) · Jᵀ J, starting from the identity or from zero.
+    G is an average over the steps, G ← average · G + (1 − average) · Jᵀ J. It is the solver of
+    `engd`, for networks of a few thousand parameters.
+
+    **Arguments:**
+
+    - `average`: the weight of earlier batches, from 0 and below 1. Default: 0, so that G = Jᵀ J.
+    - `start_at_identity`: whether the average starts from the identity, or else from zero. Default:
+      True.
+
+    **Raises:** `InputError` for an average that is not at least 0 and below 1.
+
+        import natpinn
+
+        solver = natpinn.Primal(average=0.9)
+        optimizer = natpinn.NaturalGradient(solver, natpinn.Grid(), damping=1e-6)
     """
 
     average: float = eqx.field(static=True, default=0.0)

@@ -11,7 +11,14 @@ from .primal import Primal, PrimalFactorization
 
 
 class Smaller(DampedSolver[None]):
-    """x by the kernel if there are fewer rows than parameters, and by the Gramian if not."""
+    """The exact solve in the smaller space: `Dual` with fewer rows than parameters, else `Primal`.
+
+    It is the solver of `auto`.
+
+        import natpinn
+
+        optimizer = natpinn.spring(solver=natpinn.Smaller())
+    """
 
     def init(self, theta: Theta) -> None:
         return None

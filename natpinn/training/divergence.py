@@ -19,7 +19,7 @@ def explain_divergence(batches: Batches, state: TrainState, outcome: Outcome) ->
     what = f"{count} steps in a row were rejected, up to step {step}: " if count else ""
     advice = "try a larger damping or a smaller learning rate"
     if count and math.isfinite(float(outcome.info.loss)):
-        return f"{what}the loss is finite, but no step along its direction is; {advice}"
+        return f"{what}the loss is finite, but not after a step; {advice}"
     # A rejected step leaves the parameters, so the state before it gives its batch again.
     before = state.events._replace(rejected=state.events.rejected - 1)
     seen = state._replace(step=state.step - 1, events=before) if count else state
@@ -34,7 +34,7 @@ def explain_divergence(batches: Batches, state: TrainState, outcome: Outcome) ->
             rare = ", or take fewer points per step" if found.is_rare else ""
             names = batches.objective.names
             where = ", ".join(f"{n} = {x:g}" for n, x in zip(names, found.first, strict=True))
-            return f"{what}, as at {where}: mend it there{rare}"
+            return f"{what}, as at {where}: make it finite there{rare}"
     return f"{what}the loss or the error is not finite; {advice}"
 
 

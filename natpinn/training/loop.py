@@ -52,7 +52,7 @@ def train(
 ) -> TrainResult:
     """Train until `steps` are taken, `budget` seconds are spent or a callback returns True.
 
-    **Arguments**
+    **Arguments:**
 
     - `objective`: what a step minimises and, by its plan, how a step is computed. Its own points
       are not trained on: the domains sample every batch, the first too.
@@ -78,32 +78,25 @@ def train(
       wait for its end. It changes no parameters, except where a step depends on the number of steps
       that a budget allows, as with `auto`. Default: 0.25.
 
-    **Returns**
+    **Returns:** a `TrainResult`: `state` after the last step, `best_theta`, `history` with one
+    record for each evaluation (each 5 % later than the one before, and at the end), `status`
+    "finished", "interrupted" (by Ctrl-C or SIGTERM) or "diverged", `message`, which explains the
+    last two, and `snapshot`, from which another call goes on.
 
-    A TrainResult: `state` after the last step, `best_theta`, `history` with one record for each
-    evaluation (each 5 % later than the one before, and at the end), `status` "finished",
-    "interrupted" (by Ctrl-C or SIGTERM) or "diverged", `message`, which explains the last two, and
-    `snapshot`, from which another call goes on.
+    **Raises:** `InputError` where neither `steps` nor `budget` is given, for a number out of its
+    range, for parameters that are not finite, and where an optimizer without a damping is to be
+    tracked.
 
-    **Raises**
+        import jax
+        import natpinn
 
-    InputError where neither `steps` nor `budget` is given, for a number out of its range, for
-    parameters that are not finite, and where an optimizer without a damping is to be tracked.
-
-    **Example**
-
-    ```python
-    import jax
-    import natpinn
-
-    key = jax.random.key(0)
-    problem = natpinn.problems.get("poisson_2d")
-    model = problem.default_model(key)
-    objective, theta = problem.objective(model, problem.sample(key))
-    evaluation = problem.evaluation(model, key)
-    result = natpinn.train(objective, theta, natpinn.spring(), evaluation, key=key, steps=20)
-    print(result.history[-1]["relative_l2"])
-    ```
+        key = jax.random.key(0)
+        problem = natpinn.problems.get("poisson_2d")
+        model = problem.default_model(key)
+        objective, theta = problem.objective(model, problem.sample(key))
+        evaluation = problem.evaluation(model, key)
+        result = natpinn.train(objective, theta, natpinn.spring(), evaluation, key=key, steps=20)
+        print(result.history[-1]["relative_l2"])
     """
     limits = Limits(steps, budget)
     _check_start(theta, optimizer, tracking)
@@ -117,7 +110,7 @@ def train(
     with Interrupts() as interrupts:
         started = time.perf_counter()
         ledger.state, _ = run.take(0, ledger)  # compiles only
-        done = limits.is_over(ledger.step, ledger.seconds)  # killed while its results were written
+        done = limits.is_over(ledger.step, ledger.seconds)  # killed while it wrote its results
         evaluated = not ledger.history or (done and ledger.history[-1]["step"] < ledger.step)
         if evaluated:
             run.evaluate(ledger)
@@ -153,13 +146,15 @@ def train(
 
 def check_tracking(tracking: Tracking | None, optimizer: Optimizer) -> None:
     if tracking is not None and not hasattr(optimizer, "damping"):
-        raise InputError("only optimizers with a damping have what can be tracked, as engd_w has")
+        raise InputError("the spectrum is tracked for optimizers with a damping only, as engd_w")
 
 
 def _check_start(theta: Theta, optimizer: Optimizer, tracking: Tracking | None) -> None:
     check_tracking(tracking, optimizer)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(theta)):
-        raise InputError("the model's parameters are not finite before training: mend its start")
+        raise InputError(
+            "the model's parameters are not finite before training: initialize it anew"
+        )
 
 
 @dataclass(frozen=True)
@@ -185,13 +180,13 @@ class _Run:
         )
 
     def take(self, count: int, ledger: Ledger) -> tuple[TrainState, Outcome]:
-        """The state after so many more steps, in the memory of the ledger's state."""
+        """The state after so many more steps; it reuses the memory of the ledger's state."""
         timed = self.optimizer.until(self.limits.horizon(ledger.step, ledger.seconds))
         timed, counted = place((timed, jnp.array(count)), self.batches.objective.plan)
         return jax.block_until_ready(advance(Work(timed, self.batches, counted), ledger.state))
 
     def evaluate(self, ledger: Ledger, outcome: Outcome | None = None) -> None:
-        """Record the metrics and, after steps, what the last one said of itself."""
+        """Record the metrics and, after steps, the details of the last one."""
         found = measure(self.batches, self.evaluation, ledger.state)
         if outcome is not None:
             found |= {name: float(value) for name, value in outcome.info.details.items()}

@@ -11,9 +11,25 @@ from .steps import TrainState
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands; `evaluated` says whether `metrics` are of this very step.
+    """Where a run stands: what callbacks get.
 
-    The arrays of `snapshot` last until the next step: copy what is to be kept.
+    - `step`: the steps taken so far.
+    - `seconds`: of training so far, without compilation and evaluation.
+    - `metrics`: the record of the last evaluation, with `loss` and `l2` or `validation_loss`.
+    - `evaluated`: whether that evaluation was at this very step.
+    - `criterion`: the name of the metric that the best parameters make smallest.
+    - `steps`, `budget`: the limits of the run; None where there is none.
+    - `snapshot`: all that is needed to go on. Its arrays last until the next step: copy what is to
+      be kept.
+
+    A callback is a function of it; the run ends where one returns True.
+
+        import natpinn
+
+        def stop(progress):
+            return progress.evaluated and progress.metrics["relative_l2"] < 1e-3
+
+        natpinn.solve("poisson_2d", steps=3, callbacks=[stop], progress=False)
     """
 
     step: int
@@ -27,6 +43,7 @@ class Progress:
 
     @property
     def state(self) -> TrainState:
+        """Parameters, optimizer state, key and step."""
         return self.snapshot.state
 
 

@@ -13,7 +13,14 @@ Status = Literal["finished", "interrupted", "diverged"]
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended."""
+    """How a run ended.
+
+    - `snapshot`: the run at its last step, from which another call of `natpinn.train` goes on.
+    - `best_theta`: the parameters of the best evaluation.
+    - `history`: one record for each evaluation.
+    - `status`: "finished", "interrupted" by Ctrl-C or SIGTERM, or "diverged".
+    - `message`: why the run was interrupted or diverged; else empty.
+    """
 
     snapshot: Snapshot
     best_theta: Theta
@@ -23,16 +30,20 @@ class TrainResult:
 
     @property
     def state(self) -> TrainState:
+        """Parameters, optimizer state, key and step after the last step."""
         return self.snapshot.state
 
     @property
     def seconds(self) -> float:
+        """Seconds of training, without compilation, evaluation and tracking."""
         return float(self.snapshot.seconds)
 
     @property
     def compile_seconds(self) -> float:
+        """Seconds until the first step: compilation, and the first evaluation."""
         return float(self.snapshot.compile_seconds)
 
     @property
     def tracking_seconds(self) -> float:
+        """Seconds that tracking the kernel's spectrum took."""
         return float(self.snapshot.tracking_seconds)

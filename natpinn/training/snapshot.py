@@ -14,16 +14,22 @@ from .steps import TrainState, copied, start
 class Snapshot(NamedTuple):
     """A run at one moment: all that is needed to go on as if it had never stopped.
 
-    Points and schedules are functions of the key and the step, which are in the state. The best
-    parameters are those of scheduled evaluations, so they do not depend on interruptions.
+    - `state`: what changes from step to step; points and schedules are functions of its key and
+      step.
+    - `best_theta`: the parameters of the best scheduled evaluation, so that they do not depend on
+      interruptions.
+    - `best`: the criterion of those parameters, infinite before the first evaluation.
+    - `seconds`: of training so far, without compilation, evaluation and tracking.
+    - `compile_seconds`: until the first step, of all calls together.
+    - `tracking_seconds`: that tracking the kernel's spectrum took.
     """
 
     state: TrainState
     best_theta: Theta
-    best: np.ndarray  # the criterion of the best parameters
-    seconds: np.ndarray  # of training alone: no compilation, no evaluation
+    best: np.ndarray
+    seconds: np.ndarray
     compile_seconds: np.ndarray
-    tracking_seconds: np.ndarray  # not counted as training
+    tracking_seconds: np.ndarray
 
 
 def begin(optimizer: Optimizer, theta: Theta, key: PRNGKeyArray) -> Snapshot:

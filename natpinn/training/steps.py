@@ -25,7 +25,14 @@ class Events(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """All that changes during training."""
+    """All that changes during training.
+
+    - `theta`: the parameters.
+    - `optimizer`: the optimizer's own state.
+    - `key`: the random key of the run, which stays; batches are functions of it and of the step.
+    - `step`: the steps taken so far, rejected ones included.
+    - `events`: how many steps were rejected, and how many were saved by more damping.
+    """
 
     theta: Theta
     optimizer: Any
@@ -46,7 +53,7 @@ class Batches(eqx.Module):
         Both are functions of the state, so a run that is resumed goes on as if never stopped.
         """
         is_held = self.steps_per_batch > 1
-        rejected = jnp.where(is_held, state.events.rejected, 0)  # another batch after each
+        rejected = jnp.where(is_held, state.events.rejected, 0)  # another batch after each of them
         batch_key = jax.random.fold_in(state.key, state.step // self.steps_per_batch)
         batch_key = jax.lax.cond(
             rejected > 0, lambda: jax.random.fold_in(batch_key, rejected), lambda: batch_key
