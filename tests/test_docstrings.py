@@ -24,12 +24,13 @@ SOLUTION = ("model", "problem", "history", "summary", "config", "folder")  # its
 
 def public_names() -> dict[str, Any]:
     """All functions and classes that users find at the root and in natpinn.problems."""
-    spaces = {"natpinn": natpinn, "natpinn.problems": natpinn.problems}
+    root = {f"natpinn.{name}": getattr(natpinn, name) for name in natpinn.__all__}
+    problems = {f"natpinn.problems.{name}": found for name, found in vars(natpinn.problems).items()}
     return {
-        f"{space}.{name}": found
-        for space, module in spaces.items()
-        for name, found in vars(module).items()
-        if not name.startswith("_") and (inspect.isclass(found) or inspect.isfunction(found))
+        name: found
+        for name, found in (root | problems).items()
+        if not name.rpartition(".")[2].startswith("_")
+        and (inspect.isclass(found) or inspect.isfunction(found))
     }
 
 
