@@ -57,6 +57,10 @@ from .optimizers.presets import sgd as sgd
 from .optimizers.presets import spring as spring
 from .optimizers.presets import spring_nystrom as spring_nystrom
 from .problems.problem import Problem as Problem
+from .report.runs import Curve as Curve
+from .report.runs import Run as Run
+from .report.runs import read_curves as read_curves
+from .report.runs import read_runs as read_runs
 from .runs.resume import resume as resume
 from .runs.solution import Solution as Solution
 from .runs.solution import load as load
@@ -78,4 +82,5 @@ from .training.result import TrainResult as TrainResult
 from .training.snapshot import Snapshot as Snapshot
 from .training.steps import TrainState as TrainState
 
+__all__: list[str]
 __version__: str

@@ -2,13 +2,13 @@
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import SupportsIndex
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .errors import InputError
 
@@ -19,7 +19,7 @@ def check_flag(value: object, name: str) -> None:
         raise InputError(f"{name} is true or false, got {value!r}")
 
 
-def whole(value: Any, name: str, least: int = 1) -> int:
+def whole(value: SupportsIndex, name: str, least: int = 1) -> int:
     """A whole number, Python's or NumPy's; True is none."""
     try:
         found = None if isinstance(value, bool) else operator.index(value)
@@ -30,7 +30,7 @@ def whole(value: Any, name: str, least: int = 1) -> int:
     return found
 
 
-def float64(value: Any, name: str) -> Float[Array, "..."]:
+def float64(value: object, name: str) -> Float[Array, "..."]:
     """`value` as a float64 array; lower precision is an error, not a silent upcast."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None and jnp.issubdtype(dtype, jnp.inexact) and dtype != np.float64:
@@ -47,17 +47,11 @@ def float64(value: Any, name: str) -> Float[Array, "..."]:
         raise InputError(f"{name} must be numbers, got {value!r}") from error
 
 
-def require_float64(tree: Any, name: str) -> None:
+def require_float64(tree: PyTree, name: str) -> None:
     """Every floating-point array of `tree` is float64."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if eqx.is_inexact_array(leaf):
             float64(leaf, f"{name}{jax.tree_util.keystr(path)}")
-
-
-def at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{name} must be at least 1, got {value}")
-    return value
 
 
 def words(value: str | Sequence[str], name: str, count: int) -> tuple[str, ...]:

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr, JaxprEqn
+
 Result = TypeVar("Result")
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 REMEMBERED = 256  # results of `from_shapes`
 
 
@@ -48,7 +51,7 @@ class _Constant:
         return isinstance(other, _Constant) and self._key == other._key
 
 
-def _described(leaf: Any) -> Any:
+def _described(leaf: Any) -> object:
     """The shape of an array that is traced, and anything else as it is."""
     if isinstance(leaf, jax.Array):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -57,7 +60,7 @@ def _described(leaf: Any) -> Any:
 
 
 def _call(
-    function: Callable[..., Result], structure: Any, leaves: tuple[tuple[type, Any], ...]
+    function: Callable[..., Result], structure: Hashable, leaves: tuple[tuple[type, object], ...]
 ) -> Result:
     found = [leaf.array if isinstance(leaf, _Constant) else leaf for _, leaf in leaves]
     return function(*jax.tree.unflatten(structure, found))
@@ -66,7 +69,7 @@ def _call(
 _remembered = lru_cache(REMEMBERED)(_call)
 
 
-def inner_programs(equation: Any) -> list[Any]:
+def inner_programs(equation: "JaxprEqn") -> "list[Jaxpr]":
     """The bodies of a loop, a condition or a call."""
     found = []
     for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns")):

@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ..solvers.nystrom import VARIANTS
-from ..solvers.sketch import columns
+from ..solvers.sketch import Approximation, columns
 from .step import (
     gemm,
 )
@@ -54,15 +54,17 @@ def compare_algorithms(
     return table
 
 
-def _sketch_and_solve(algorithm: Callable[..., Any], n: int, rank: int) -> Callable[..., Any]:
-    def work(kernel: Array, b: Array, key: Array) -> tuple[Array, Any]:
+def _sketch_and_solve(
+    algorithm: Callable[..., Approximation], n: int, rank: int
+) -> Callable[[Array, Array, Array], tuple[Array, Approximation]]:
+    def work(kernel: Array, b: Array, key: Array) -> tuple[Array, Approximation]:
         approximation = algorithm(lambda omega: kernel @ omega, n, rank, key)
         return approximation.solve(b, jnp.array(REGULARIZER))[0], approximation
 
     return work
 
 
-def _repeat(work: Callable[[int], Any], runs: int, warm_ups: int, longest: float) -> list[float]:
+def _repeat(work: Callable[[int], PyTree], runs: int, warm_ups: int, longest: float) -> list[float]:
     """The seconds of each run after some warm-ups."""
     times: list[float] = []
     began = time.perf_counter()
@@ -76,7 +78,7 @@ def _repeat(work: Callable[[int], Any], runs: int, warm_ups: int, longest: float
 
 
 @jax.jit
-def _relative_error(kernel: Float[Array, "n n"], approximation: Any) -> Float[Array, ""]:
+def _relative_error(kernel: Float[Array, "n n"], approximation: Approximation) -> Float[Array, ""]:
     found = approximation.dense
     return jnp.linalg.norm(kernel - found) / jnp.linalg.norm(kernel)
 

@@ -13,18 +13,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from scipy.linalg import get_blas_funcs
 
 from ..least_squares.objective import LeastSquares
 from ..machine import machine
-from ..models.theta import parameter_count
+from ..models.theta import Theta, parameter_count
 from ..optimizers.base import Optimizer
 from ..optimizers.presets import spring
 from ..parallel.devices import place
 from ..planning.planned import plan_step, program_bytes
 from ..problems.problem import Problem
-from ..training.steps import Batches, Work, advance, start
+from ..training.steps import Batches, TrainState, Work, advance, start
 
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
 DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it
@@ -64,7 +64,7 @@ def time_scaling(
 
     def measure(
         points: float = 1, widths: float = 1, d: int | None = None, devices: int = 1
-    ) -> Any:
+    ) -> dict[str, float]:
         problem, model = make(points, widths, d)
         objective, theta, optimizer = _planned(problem, model, devices)
         return {
@@ -77,7 +77,7 @@ def time_scaling(
         }
 
     devices = [2**k for k in range(len(jax.devices()).bit_length())]
-    measurements: dict[str, Callable[[], list[Any]]] = {
+    measurements: dict[str, Callable[[], list[dict[str, float]]]] = {
         "rows": lambda: [measure(points=f) for f in factors],
         "parameters": lambda: [measure(widths=f) for f in factors],
         "dimension": lambda: [measure(d=d) for d in dimensions],
@@ -102,12 +102,12 @@ def growth_exponent(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def step_seconds(
-    objective: LeastSquares, theta: Any, optimizer: Optimizer, repeats: int = 5
+    objective: LeastSquares, theta: Theta, optimizer: Optimizer, repeats: int = 5
 ) -> float:
     """The median time of a step, several of them in one call where they are short."""
     state = place(start(optimizer, theta, jax.random.key(2)), objective.plan)
 
-    def take(steps: int) -> Any:
+    def take(steps: int) -> TrainState:
         nonlocal state
         work = place(Work(optimizer, Batches(objective), jnp.array(steps)), objective.plan)
         state, _ = advance(work, state)
@@ -117,7 +117,9 @@ def step_seconds(
     return seconds(lambda: take(steps), repeats) / steps
 
 
-def _planned(problem: Problem, model: Any, devices: int = 1) -> tuple[LeastSquares, Any, Optimizer]:
+def _planned(
+    problem: Problem, model: Any, devices: int = 1
+) -> tuple[LeastSquares, Theta, Optimizer]:
     optimizer = spring(damping=DAMPING)
     objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
     planned = plan_step(objective, theta, optimizer, devices=devices)
@@ -139,7 +141,7 @@ def floor_seconds(rows: int, parameters: int, repeats: int = 5) -> float:
     return min(products) + seconds(lambda: _solve(kernel, jacobian[:, 0]), repeats)
 
 
-def seconds(work: Callable[[], Any], repeats: int = 5) -> float:
+def seconds(work: Callable[[], PyTree], repeats: int = 5) -> float:
     """The median time of some work, after one round that compiles and warms up."""
     jax.block_until_ready(work())
     times = []
@@ -150,7 +152,7 @@ def seconds(work: Callable[[], Any], repeats: int = 5) -> float:
     return statistics.median(times)
 
 
-def _parts(objective: Any, theta: Any, repeats: int) -> dict[str, float]:
+def _parts(objective: LeastSquares, theta: Theta, repeats: int) -> dict[str, float]:
     """The seconds of each part of a step, each compiled by itself."""
     linearize = eqx.filter_jit(lambda objective, theta: objective.linearize(theta))
     linearization = linearize(objective, theta)

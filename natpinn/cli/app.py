@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -94,7 +94,7 @@ def _run() -> None:
         Interrupts.exits_at_once = False
 
 
-def _show_warning(message: Any, category: Any, *_: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     """Warnings of natpinn for people; those of libraries are for developers."""
     if issubclass(category, NatpinnWarning):
         say(f"natpinn: warning: {message}")

@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,6 +12,9 @@ from rich.table import Table
 from ..errors import InputError, unknown
 from ..runs.settings import parse_setting
 from .options import JsonFlag
+
+if TYPE_CHECKING:
+    from ..problems.problem import Problem
 
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -99,8 +102,8 @@ def bench_scaling(
         if name not in known:
             raise unknown("quantity", name, known)
 
-    def make(points: float, widths: float, dimension: int | None) -> Any:
-        sized: dict[str, Any] = {
+    def make(points: float, widths: float, dimension: int | None) -> "tuple[Problem, Any]":
+        sized: dict[str, int | list[int]] = {
             f"points.{key}": max(1, round(points * c.points)) for key, c in conditions.items()
         }
         sized["model.widths"] = [max(1, round(widths * w)) for w in base.model.widths or ()]

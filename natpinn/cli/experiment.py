@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -153,7 +153,7 @@ def _seeds(count: int | None) -> range | None:
     return None if count is None else range(count)
 
 
-def _row(one: "Planned", state: "State") -> dict[str, Any]:
+def _row(one: "Planned", state: "State") -> dict[str, object]:
     return {
         "experiment": one.folder.parent.name,
         "method": one.method,

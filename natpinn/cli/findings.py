@@ -3,7 +3,7 @@
 import json
 import math
 import shlex
-from typing import Any
+from collections.abc import Mapping
 
 import typer
 from rich.console import Console
@@ -62,8 +62,8 @@ def _print(found: tuning.Tuned) -> None:
         print(f"run the best with: {command(best, found.settings)}")
 
 
-def _as_json(found: tuning.Tuned) -> dict[str, Any]:
-    def trial(t: Trial) -> dict[str, Any]:
+def _as_json(found: tuning.Tuned) -> dict[str, object]:
+    def trial(t: Trial) -> dict[str, object]:
         error = t.error if math.isfinite(t.error) else None
         return {
             "number": t.number,
@@ -83,9 +83,9 @@ def _as_json(found: tuning.Tuned) -> dict[str, Any]:
     }
 
 
-def _show(params: dict[str, Any]) -> str:
+def _show(params: Mapping[str, object]) -> str:
     return ", ".join(f"{k.removeprefix('optimizer.')} {_number(v)}" for k, v in params.items())
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,6 @@
 """The command natpinn list."""
 
 import json
-from typing import Any
 
 from .options import JsonFlag
 
@@ -35,7 +34,7 @@ def list_names(as_json: JsonFlag = False) -> None:
     console.print("Your own problem: natpinn solve module:attribute (a Problem of your own file).")
 
 
-def _names() -> dict[str, Any]:
+def _names() -> dict[str, object]:
     from ..problems.catalogue import CATALOGUE
     from ..runs.names import OPTIMIZERS, optimizer_defaults
 

@@ -33,10 +33,10 @@ def report_command(
     natpinn report runs/poisson_5d --published docs/results/curves.csv
     """
     from ..report.html import write_report
-    from ..report.runs import collect, read_published
+    from ..report.runs import read_curves, read_runs
 
-    runs, left_out = collect(folders)
-    write_report(runs, out, read_published(published) if published else (), left_out)
+    runs, left_out = read_runs(folders)
+    write_report(runs, out, read_curves(published) if published else (), left_out)
     _tell(left_out)
     if as_json:
         print(json.dumps({"path": str(out), "runs": len(runs), "left_out": left_out}, indent=2))
@@ -59,10 +59,10 @@ def plot_command(
     natpinn plot runs -o figures --format pdf
     """
     from ..report.curves import draw_curves
-    from ..report.runs import collect, read_published
+    from ..report.runs import read_curves, read_runs
 
-    runs, left_out = collect(folders)
-    curves = read_published(published) if published else ()
+    runs, left_out = read_runs(folders)
+    curves = read_curves(published) if published else ()
     written = draw_curves(runs, out, [f.strip() for f in formats.split(",")], curves)
     _tell(left_out)
     if as_json:

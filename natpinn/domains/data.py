@@ -1,9 +1,8 @@
 """Measured data."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpy.typing import ArrayLike
 
 from ..checks import float64
 from ..errors import InputError
@@ -33,7 +32,7 @@ class Data(Domain):
     points: Float[Array, "n d"]
     values: Float[Array, "n ..."]
 
-    def __init__(self, points: Any, values: Any):
+    def __init__(self, points: "ArrayLike", values: "ArrayLike"):
         self.points = float64(points, "the points of the data")
         self.values = float64(values, "the values of the data")
         if self.points.ndim != 2 or not self.points.size:

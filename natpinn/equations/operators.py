@@ -5,16 +5,20 @@ one number or several; every operator acts on each of them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import folx
 import jax
 import jax.numpy as jnp
 from folx.api import FwdJacobian, FwdLaplArray
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
+from numpy.typing import ArrayLike
 
 from ..errors import InputError
 from ..programs import inner_programs
+
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr
 
 Field = Callable[[Float[Array, " d"]], Float[Array, "..."]]
 Coefficient = Float[Array, "..."] | Callable[[Float[Array, " d"]], Float[Array, "..."]]
@@ -245,8 +249,8 @@ def _propagate(
     """Push (x, directions, drift) through `u` as (value, Jacobian, Laplacian) streams."""
     if _has_loop(jax.make_jaxpr(u)(x).jaxpr):
         return _nested(u, x, directions, drift)
-    seed: Any = FwdLaplArray(x, FwdJacobian(directions), drift)
-    out: Any = folx.forward_laplacian(u, disable_jit=True)(seed)
+    seed: PyTree = FwdLaplArray(x, FwdJacobian(directions), drift)
+    out: PyTree = folx.forward_laplacian(u, disable_jit=True)(seed)
     if not isinstance(out, FwdLaplArray):  # u does not depend on x
         zero = jnp.zeros_like(out)
         return SecondOrder(jnp.asarray(out), jnp.stack([zero] * len(directions), -1), zero)
@@ -266,7 +270,7 @@ def _nested(
     return SecondOrder(value, first, second.sum(-1) + drifted)
 
 
-def _has_loop(jaxpr: Any) -> bool:
+def _has_loop(jaxpr: "Jaxpr") -> bool:
     """Whether a jaxpr loops anywhere: folx cannot follow every value that a loop carries."""
     return any(
         eqn.primitive.name in ("while", "scan") or any(map(_has_loop, inner_programs(eqn)))
@@ -274,7 +278,7 @@ def _has_loop(jaxpr: Any) -> bool:
     )
 
 
-def _one_point(x: Any) -> Float[Array, " d"]:
+def _one_point(x: "ArrayLike") -> Float[Array, " d"]:
     """A point as a float64 array; of many points every operator would be something else."""
     if not isinstance(x, jax.Array) or x.dtype != jnp.float64:
         x = jnp.asarray(x, jnp.float64)

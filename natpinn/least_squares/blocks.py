@@ -7,20 +7,19 @@ so that kernels and solvers need not know how a layer's gradients are held.
 
 import math
 from abc import abstractmethod
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..parallel.devices import DEVICES, loop
+from ..parallel.devices import DEVICES, Index, loop
 
 SMALL_BLOCK = 1024  # parameters; blocks up to this size are multiplied side by side
 ELEMENT_COST = 250  # operations that one element of a product of factors costs in memory traffic
 FLOAT = 8  # bytes
 
-Span = tuple[Any, int]  # where some rows start, and how many they are
+Span = tuple[Index, int]  # where some rows start, and how many they are
 
 
 class Block(eqx.Module):
@@ -48,7 +47,7 @@ class Block(eqx.Module):
         """The sum of the squares of all gradients."""
 
     @abstractmethod
-    def some_outputs(self, start: Any, count: int) -> "Block":
+    def some_outputs(self, start: Index, count: int) -> "Block":
         """The gradients with respect to W[start : start + count]."""
 
     @abstractmethod
@@ -128,7 +127,7 @@ class Dense(Block):
     def squared_norm(self) -> Float[Array, ""]:
         return jnp.sum(self.gradients**2)
 
-    def some_outputs(self, start: Any, count: int) -> "Dense":
+    def some_outputs(self, start: Index, count: int) -> "Dense":
         if count == self.shape[1]:
             return self
         return Dense(jax.lax.dynamic_slice_in_dim(self.gradients, start, count, 1))
@@ -168,7 +167,7 @@ class Factored(Block):
         cotangents = jnp.einsum("nso,nto->nst", self.cotangents, self.cotangents)
         return jnp.sum(cotangents * jnp.einsum("nsi,nti->nst", self.inputs, self.inputs))
 
-    def some_outputs(self, start: Any, count: int) -> "Factored":
+    def some_outputs(self, start: Index, count: int) -> "Factored":
         if count == self.shape[1]:
             return self
         cotangents = jax.lax.dynamic_slice_in_dim(self.cotangents, start, count, 2)
@@ -207,7 +206,7 @@ class Factored(Block):
         if at_once == n:
             return product(self)
 
-        def fill(i: Any, total: Array) -> Array:
+        def fill(i: Index, total: Array) -> Array:
             start = jnp.minimum(i * at_once, n - at_once)
             some = self.some_rows((start, at_once))
             assert isinstance(some, Factored)
@@ -228,7 +227,7 @@ def blocks_of(rows: RowBlock) -> list[Block]:
     return jax.tree.leaves(rows, is_leaf=is_block)
 
 
-def is_block(value: Any) -> bool:
+def is_block(value: object) -> bool:
     return isinstance(value, Block)
 
 

@@ -7,16 +7,22 @@ A bias is one more input of its layer: 1 in the streams where it is added to wha
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PyTree
 
 from ..errors import InputError
+from ..models.theta import Theta
 from .blocks import Block, Dense, Factored, RowBlock, is_worth_factoring
+
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr, JaxprEqn, Var
+    from jax.lax import DotDimensionNumbers
 
 CALLS = {  # primitives that only wrap another program, and their parameter that holds it
     "jit": "jaxpr",
@@ -45,7 +51,7 @@ class _Pair(NamedTuple):
 
     left: Float[Array, "s out"]
     right: Float[Array, "s in"]
-    sources: tuple[Any, Any]
+    sources: tuple[ArrayLike, ...]
 
     def swapped(self) -> "_Pair":
         return _Pair(self.right, self.left, self.sources[::-1])
@@ -65,6 +71,9 @@ class _OuterProducts:
         return Factored(jnp.concatenate(left), jnp.concatenate(right))
 
 
+Value = Array | _OuterProducts  # of a program
+
+
 class LayerFactors(eqx.Module):
     """`Factored` of a whole layer, and whether its matrix is used as x @ W, not as W @ x."""
 
@@ -78,25 +87,25 @@ class _Trace:
     Values are known by their ids, and kept, so that no other value gets the same.
     """
 
-    def __init__(self, parameters: Sequence[Any] = ()):
-        self._kept: list[Any] = list(parameters)
+    def __init__(self, parameters: Sequence[Array] = ()):
+        self._kept: list[object] = list(parameters)
         self._sums: dict[int, frozenset[int]] = {}  # a value as a sum of others, up to its shape
         self._matrices = {id(p): (id(p), False) for p in parameters if np.ndim(p) == 2}
         self._products: dict[int, tuple[int, int, frozenset[int]]] = {}
 
-    def parts(self, value: Any) -> frozenset[int]:
+    def parts(self, value: object) -> frozenset[int]:
         """Which values this one is the sum of; of none if it is zero."""
         if id(value) in self._sums:
             return self._sums[id(value)]
         is_number = isinstance(value, float | int | np.number | np.ndarray)
         return frozenset() if is_number and not np.any(value) else frozenset({id(value)})
 
-    def multiplied(self, matrix: Any) -> list[tuple[int, frozenset[int]]]:
+    def multiplied(self, matrix: Array) -> list[tuple[int, frozenset[int]]]:
         """What is multiplied with a matrix, and along which of its axes."""
         found = self._products.values()
         return [(axis, other) for of, axis, other in found if of == id(matrix)]
 
-    def multiplied_beside(self, matrix: Any, bias: Any) -> list[tuple[int, frozenset[int]]]:
+    def multiplied_beside(self, matrix: Array, bias: Array) -> list[tuple[int, frozenset[int]]]:
         """The same, of the products that a bias is added to."""
         sums = {parts for parts in self._sums.values() if id(bias) in parts and len(parts) > 1}
         sums = [parts for parts in sums if not any(other < parts for other in sums)]  # added first
@@ -106,7 +115,7 @@ class _Trace:
             if of == id(matrix) and any(product in parts for parts in sums)
         ]
 
-    def record(self, equation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def record(self, equation: "JaxprEqn", inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         name, params = equation.primitive.name, equation.params
         if any(isinstance(value, _OuterProducts) for value in (*inputs, *outputs)):
             return
@@ -122,12 +131,14 @@ class _Trace:
         if name == "dot_general":
             self._record_product(params["dimension_numbers"], inputs, outputs[0])
 
-    def _follow_matrix(self, before: Any, after: Any, is_turned: bool) -> None:
+    def _follow_matrix(self, before: Array, after: Array, is_turned: bool) -> None:
         if id(before) in self._matrices:
             matrix, was_turned = self._matrices[id(before)]
             self._matrices[id(after)] = (matrix, was_turned != is_turned)
 
-    def _record_product(self, dimensions: Any, inputs: Sequence[Any], product: Any) -> None:
+    def _record_product(
+        self, dimensions: "DotDimensionNumbers", inputs: Sequence[Array], product: Array
+    ) -> None:
         contracted, (batch, _) = dimensions
         for i, other in ((0, inputs[1]), (1, inputs[0])):
             known = self._matrices.get(id(inputs[i]))
@@ -137,18 +148,20 @@ class _Trace:
             axis = 1 - contracted[i][0] if is_turned else contracted[i][0]
             self._products[id(product)] = (matrix, axis, self.parts(other))
 
-    def _is_faithful(self, before: Any, after: Any) -> bool:
+    def _is_faithful(self, before: Array, after: Array) -> bool:
         """Whether an operation changes only the shape of a value, and repeats no number of it."""
         return not self.parts(before) or np.size(before) == np.size(after)
 
 
-def factored(gradient: Callable[..., tuple[Array, Any]]) -> Callable[..., tuple[Array, RowBlock]]:
+def factored(
+    gradient: Callable[..., tuple[Array, Theta]],
+) -> Callable[..., tuple[Array, RowBlock]]:
     """A function that returns a number and its gradients, with a `Block` of one row for each.
 
     A matrix that is a sum of outer products becomes `Factored`, where its factors are smaller.
     """
 
-    def evaluate(*arguments: Any) -> tuple[Array, RowBlock]:
+    def evaluate(*arguments: PyTree) -> tuple[Array, RowBlock]:
         program, (_, shape) = jax.make_jaxpr(gradient, return_shape=True)(*arguments)
         value, *gradients = _run(
             program.jaxpr, program.consts, jax.tree.leaves(arguments), _Trace()
@@ -158,7 +171,7 @@ def factored(gradient: Callable[..., tuple[Array, Any]]) -> Callable[..., tuple[
     return evaluate
 
 
-def dense_layers(theta: Any) -> list[DenseLayer]:
+def dense_layers(theta: Theta) -> list[DenseLayer]:
     """The layers that parameters belong to: matrices, each perhaps with a vector beside it."""
     leaves = jax.tree_util.tree_flatten_with_path(theta)[0]
     names = [jax.tree_util.keystr(path).lstrip(".") for path, _ in leaves]
@@ -186,14 +199,14 @@ def dense_layers(theta: Any) -> list[DenseLayer]:
 
 
 def by_layer(
-    gradient: Callable[..., Any], layers: Sequence[DenseLayer]
+    gradient: Callable[..., Theta], layers: Sequence[DenseLayer]
 ) -> Callable[..., list[LayerFactors]]:
     """The factors (s, out), (s, in) of each layer, from a function of θ that returns gradients.
 
     Layers with a bias have one more input, which is 1 where the bias is used and 0 elsewhere.
     """
 
-    def evaluate(theta: Any, *others: Any) -> list[LayerFactors]:
+    def evaluate(theta: Theta, *others: PyTree) -> list[LayerFactors]:
         program = jax.make_jaxpr(gradient)(theta, *others)
         parameters = jax.tree.leaves(theta)
         trace = _Trace(parameters)
@@ -205,7 +218,7 @@ def by_layer(
 
 
 def _layer_factors(
-    layer: DenseLayer, parameters: Sequence[Any], gradients: Sequence[Any], trace: _Trace
+    layer: DenseLayer, parameters: Sequence[Array], gradients: Sequence[Value], trace: _Trace
 ) -> LayerFactors:
     matrix, gradient = parameters[layer.weight], gradients[layer.weight]
     if not isinstance(gradient, _OuterProducts):
@@ -244,7 +257,7 @@ def _cannot_treat(layer: DenseLayer, why: str) -> InputError:
     )
 
 
-def _block(gradient: Any) -> Block:
+def _block(gradient: Value) -> Block:
     """A gradient as it is held."""
     if not isinstance(gradient, _OuterProducts):
         return Dense(gradient)
@@ -253,15 +266,15 @@ def _block(gradient: Any) -> Block:
 
 
 def _run(
-    jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any], trace: _Trace
+    jaxpr: "Jaxpr", constants: Sequence[Value], arguments: Sequence[Value], trace: _Trace
 ) -> list[Any]:
     """Run a program, leaving products of matrices unformed until something needs them."""
-    values: dict[Any, Any] = {}
+    values: dict[Var, Value] = {}
 
-    def read(atom: Any) -> Any:
+    def read(atom: Any) -> Value:
         return atom.val if hasattr(atom, "val") else values[atom]
 
-    def read_formed(atom: Any) -> Any:
+    def read_formed(atom: Any) -> Array:
         value = read(atom)
         if isinstance(value, _OuterProducts):
             value = values[atom] = value.form()
@@ -285,7 +298,7 @@ def _run(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _unformed(name: str, params: dict[str, Any], inputs: list[Any]) -> list[Any] | None:
+def _unformed(name: str, params: dict[str, Any], inputs: list[Any]) -> list[Value] | None:
     """What a primitive does to matrices that need not be formed; None if it needs them formed."""
     if name == "dot_general":
         pair = _outer_pair(params["dimension_numbers"], inputs)
@@ -299,7 +312,7 @@ def _unformed(name: str, params: dict[str, Any], inputs: list[Any]) -> list[Any]
     return None
 
 
-def _outer_pair(dimensions: Any, inputs: list[Any]) -> _Pair | None:
+def _outer_pair(dimensions: "DotDimensionNumbers", inputs: list[Any]) -> _Pair | None:
     """The operands of a product as A (s, out), B (s, in), if it is of the form AᵀB."""
     (left_contracted, right_contracted), (left_batch, _) = dimensions
     if left_batch or any(isinstance(value, _OuterProducts) for value in inputs):

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..parallel.devices import DEVICES, loop
+from ..parallel.devices import DEVICES, Index, loop
 from ..parallel.plan import Plan
 from .blocks import FLOAT, Block, Dense, RowBlock, Span, blocks_of, is_block, merge_small
 from .cost import TILES, lower_triangle
@@ -22,6 +22,10 @@ from .rows import Rows
 
 SYRK_ROWS = 1000  # from here on a GPU's syrk beats its gemm
 SMALLEST_TILE = 32  # rows; smaller ones would waste more than they save
+
+Carry = TypeVar("Carry")
+Tree = TypeVar("Tree")
+Values = TypeVarTuple("Values")
 
 
 def jacobian_vector(rows: RowBlock, v: PyTree[Float[Array, "..."]]) -> Float[Array, " n"]:
@@ -44,15 +48,15 @@ def kernel(rows: Sequence[Rows], plan: Plan) -> Float[Array, "n n"]:
     starts = [0, *accumulate(r.count for r in rows)]
     total = jnp.zeros((starts[-1], starts[-1]))
 
-    def chunk(source: Rows, i: Any) -> list[Block]:
+    def chunk(source: Rows, i: Index) -> list[Block]:
         merged = merge_small(source.blocks(i))
         return [block.exchanged() for block in merged] if plan.mesh is not None else merged
 
     def fill(total: Array, left: Rows, top: int, right: Rows, first: int) -> Array:
-        def strip(i: Any, total: Array) -> Array:
+        def strip(i: Index, total: Array) -> Array:
             mine = chunk(left, i)
 
-            def pair(j: Any, total: Array) -> Array:
+            def pair(j: Index, total: Array) -> Array:
                 product = _product(mine, chunk(right, j), plan)
                 corner = (top + left.start(i), first + right.start(j))
                 return jax.lax.dynamic_update_slice(total, product, corner)
@@ -78,17 +82,17 @@ def kernel_times(rows: Sequence[Rows], y: Float[Array, "n k"], plan: Plan) -> Fl
     shapes = jax.eval_shape(lambda: merge_small(rows[0].blocks(0)))
     columns = [jnp.zeros((block.size, y.shape[1])) for block in shapes]
 
-    def share(source: Rows, top: int, i: Any) -> Float[Array, "c k"]:
+    def share(source: Rows, top: int, i: Index) -> Float[Array, "c k"]:
         """The rows of Y that belong to this device's rows of a chunk."""
         here = source.chunk // (jax.lax.axis_size(DEVICES) if on_devices else 1)
         offset = here * jax.lax.axis_index(DEVICES) if on_devices else 0
         return jax.lax.dynamic_slice_in_dim(y, top + source.start(i) + offset, here)
 
-    def gather(source: Rows, top: int) -> Callable[[Any, list[Array]], list[Array]]:
-        def add(i: Any, columns: list[Array]) -> list[Array]:
+    def gather(source: Rows, top: int) -> Callable[[Index, list[Array]], list[Array]]:
+        def add(i: Index, columns: list[Array]) -> list[Array]:
             mine = share(source, top, i)
 
-            def into(total: Array, formed: list[Array], first: Any) -> Array:
+            def into(total: Array, formed: list[Array], first: Index) -> Array:
                 return _add_at(total, formed[0].T @ mine, first, 0)
 
             blocks = merge_small(source.distinct(i))
@@ -96,13 +100,15 @@ def kernel_times(rows: Sequence[Rows], y: Float[Array, "n k"], plan: Plan) -> Fl
 
         return add
 
-    def scatter(source: Rows, top: int) -> Callable[[Any, Array], Array]:
-        def fill(i: Any, result: Array) -> Array:
+    def scatter(source: Rows, top: int) -> Callable[[Index, Array], Array]:
+        def fill(i: Index, result: Array) -> Array:
             blocks = merge_small(source.blocks(i))
             total = jnp.zeros((len(blocks[0]), y.shape[1]))
             for block, column in zip(blocks, columns, strict=True):
 
-                def onto(total: Array, formed: list[Array], first: Any, c: Array = column) -> Array:
+                def onto(
+                    total: Array, formed: list[Array], first: Index, c: Array = column
+                ) -> Array:
                     part = jax.lax.dynamic_slice_in_dim(c, first, formed[0].shape[1])
                     return total + formed[0] @ part
 
@@ -128,7 +134,7 @@ def gramian(rows: Sequence[Rows], plan: Plan) -> Float[Array, "p p"]:
         columns = jnp.concatenate([block.matrix() for block in blocks_of(blocks)], 1).T
         return _square([Dense(columns)], replace(plan, working_bytes=None))
 
-    def add(source: Rows) -> Callable[[Any, Array], Array]:
+    def add(source: Rows) -> Callable[[Index, Array], Array]:
         return lambda i, total: total + square(source.distinct(i))
 
     p = sum(block.size for block in blocks_of(jax.eval_shape(rows[0].blocks, 0)))
@@ -141,8 +147,8 @@ def gramian(rows: Sequence[Rows], plan: Plan) -> Float[Array, "p p"]:
 def trace(rows: Sequence[Rows], plan: Plan) -> Float[Array, ""]:
     """tr J Jᵀ, the sum of the squared norms of all gradients."""
 
-    def add(source: Rows) -> Callable[[Any, Array], Array]:
-        def norms(i: Any, total: Array) -> Array:
+    def add(source: Rows) -> Callable[[Index, Array], Array]:
+        def norms(i: Index, total: Array) -> Array:
             return total + sum(block.squared_norm() for block in blocks_of(source.distinct(i)))
 
         return norms
@@ -167,7 +173,7 @@ def _product(left: Sequence[Block], right: Sequence[Block], plan: Plan) -> Float
     return total
 
 
-def _add_product(total: Array, formed: list[Array], _: Any) -> Array:
+def _add_product(total: Array, formed: list[Array], _: Index) -> Array:
     left, right = formed
     return total + left @ right.T
 
@@ -177,7 +183,7 @@ def _square(blocks: Sequence[Block], plan: Plan) -> Float[Array, "n n"]:
     n = len(blocks[0])
     has_syrk = plan.backend == "gpu" and n >= SYRK_ROWS
 
-    def add_square(total: Array, formed: list[Array], _: Any) -> Array:
+    def add_square(total: Array, formed: list[Array], _: Index) -> Array:
         (matrix,) = formed
         if has_syrk:
             return jax.lax.linalg.symmetric_product(matrix, total, beta=1.0)
@@ -225,7 +231,7 @@ def _add_triangle(
     else:
         corners = jnp.array(list(lower_triangle(tiles))) * side
 
-        def add_tile(t: Any, total: Array) -> Array:
+        def add_tile(t: Index, total: Array) -> Array:
             i, j = corners[t]
             return _add_at(total, product((i, side), (j, side)), i, j)
 
@@ -233,17 +239,17 @@ def _add_triangle(
     return _add_at(total, product((done, n - done), (0, n)), done, 0) if done < n else total
 
 
-def _add_at(total: Float[Array, "n n"], part: Float[Array, "a b"], i: Any, j: Any) -> Array:
+def _add_at(total: Float[Array, "n n"], part: Float[Array, "a b"], i: Index, j: Index) -> Array:
     old = jax.lax.dynamic_slice(total, (i, j), part.shape)
     return jax.lax.dynamic_update_slice(total, old + part, (i, j))
 
 
 def _over_outputs(
     blocks: Sequence[Block],
-    work: Callable[[Any, list[Array], Any], Any],
-    carry: Any,
+    work: Callable[[Carry, list[Array], Index], Carry],
+    carry: Carry,
     plan: Plan,
-) -> Any:
+) -> Carry:
     """Work on the gradients of one array of parameters, formed for so many outputs at once.
 
     `work` gets them as matrices, and the number of the first parameter that they belong to.
@@ -252,7 +258,7 @@ def _over_outputs(
     width = outputs_at_once(blocks, plan.working_bytes)
     size = blocks[0].size // outputs
 
-    def take(start: Any, count: int, carry: Any) -> Any:
+    def take(start: Index, count: int, carry: Carry) -> Carry:
         formed = [block.some_outputs(start, count).matrix() for block in blocks]
         return work(carry, formed, start * size)
 
@@ -270,12 +276,12 @@ def outputs_at_once(blocks: Sequence[Block], working_bytes: int | None) -> int:
     return max(1, min(outputs, working_bytes // (FLOAT * rows * (blocks[0].size // outputs))))
 
 
-def _summed(tree: Any, plan: Plan) -> Any:
+def _summed(tree: Tree, plan: Plan) -> Tree:
     """The sum over all devices."""
     return tree if plan.mesh is None else jax.lax.psum(tree, DEVICES)
 
 
-def _in_turn(*values: Any) -> Any:
+def _in_turn(*values: *Values) -> tuple[*Values]:
     """The same values behind a barrier, so that the compiler multiplies one block after another."""
     return jax.lax.optimization_barrier(values)
 

@@ -1,12 +1,13 @@
 """A least-squares problem near some parameters: residual + J v, and products of J."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from ..models.theta import Theta
@@ -18,6 +19,8 @@ from .rows import Rows
 
 if TYPE_CHECKING:
     from .objective import LeastSquares
+
+Result = TypeVar("Result")
 
 
 class Linearization(eqx.Module):
@@ -127,8 +130,13 @@ class Linearization(eqx.Module):
         work = self._on_each_device(held, (BY_ROWS, *shared), REPLICATED)
         return work(self.jacobian, *others)
 
-    def _on_each_device(self, function: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    def _on_each_device(
+        self,
+        function: Callable[..., Result],
+        in_specs: Sequence[PartitionSpec],
+        out_specs: PartitionSpec,
+    ) -> Callable[..., Result]:
         return on_each_device(function, self.objective.plan, in_specs, out_specs)
 
-    def _sum_over_devices(self, tree: Any) -> Any:
+    def _sum_over_devices(self, tree: Theta) -> Theta:
         return tree if self.objective.plan.mesh is None else jax.lax.psum(tree, DEVICES)

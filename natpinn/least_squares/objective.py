@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from ..parallel.devices import (
     BY_ROWS,
     DEVICES,
     REPLICATED,
+    Index,
     loop,
     map_points,
     on_each_device,
@@ -31,6 +32,8 @@ from .blocks import RowBlock
 from .factoring import DenseLayer, LayerFactors, by_layer, factored
 from .linearization import Linearization
 from .rows import Rows
+
+Result = TypeVar("Result")
 
 
 class LeastSquares(eqx.Module):
@@ -138,8 +141,8 @@ class LeastSquares(eqx.Module):
         name: str,
         theta: Theta,
         layers: Sequence[DenseLayer],
-        summand: Callable[[list[LayerFactors], Float[Array, " c"]], Any],
-    ) -> Any:
+        summand: Callable[[list[LayerFactors], Float[Array, " c"]], Result],
+    ) -> Result:
         """A sum over the rows of a condition, of what the layers' gradients are made of.
 
         The summand gets the factors of some scaled rows and the weights of these in the loss, zero
@@ -150,7 +153,7 @@ class LeastSquares(eqx.Module):
         chunks = -(-n // size)
         points, scale = self._padded(name, chunks * size)
 
-        def part(i: Any) -> Any:
+        def part(i: Index) -> Result:
             some = jax.tree.map(
                 lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, i * size, size), (points, scale)
             )
@@ -195,7 +198,7 @@ class LeastSquares(eqx.Module):
             for name in self.conditions
         }
 
-    def _at_one_point(self, name: str, function: Callable[..., Any]) -> Any:
+    def _at_one_point(self, name: str, function: Callable[..., Result]) -> Result:
         """The shapes of a function of points and their scale, at one of them."""
         points, scale = self._padded(name)
         return jax.eval_shape(function, *jax.tree.map(lambda leaf: leaf[:1], (points, scale)))
@@ -207,7 +210,7 @@ class LeastSquares(eqx.Module):
         chunk = min(n, self.plan.chunk(n))
         mine = chunk // self.plan.devices
 
-        def blocks(i: Any, distinct: bool) -> RowBlock:
+        def blocks(i: Index, distinct: bool) -> RowBlock:
             first = i * chunk
             start = jnp.minimum(first, n - chunk) + mine * self._device()
             here, weight = jax.tree.map(
@@ -228,13 +231,15 @@ class LeastSquares(eqx.Module):
             n, k = len(scale), objective._rows_per_point(name, theta)
             at_once = min(n, -(-self.plan.chunk(n * self.plan.devices) // self.plan.devices))
 
-            def some(start: Any) -> tuple[Float[Array, " c"], RowBlock]:
+            def some(start: Index) -> tuple[Float[Array, " c"], RowBlock]:
                 here, weight = jax.tree.map(
                     lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, at_once), (points, scale)
                 )
                 return objective.linearize_points(name, theta, here, weight)
 
-            def body(i: Any, rows: Any) -> Any:
+            def body(
+                i: Index, rows: tuple[Float[Array, " n"], RowBlock]
+            ) -> tuple[Float[Array, " n"], RowBlock]:
                 start = jnp.minimum(i * at_once, n - at_once)
                 return jax.tree.map(
                     lambda whole, part: jax.lax.dynamic_update_slice_in_dim(
@@ -269,7 +274,7 @@ class LeastSquares(eqx.Module):
         )
         return from_shapes(_count_rows, self.conditions[name], theta, self.frozen, points)
 
-    def _device(self) -> Any:
+    def _device(self) -> Index:
         return 0 if self.plan.mesh is None else jax.lax.axis_index(DEVICES)
 
 
@@ -307,13 +312,13 @@ def _row_gradient(condition: Condition, frozen: PyTree) -> Callable[..., tuple[A
 
 
 def _over_rows(
-    per_row: Callable[..., Any],
+    per_row: Callable[..., Result],
     condition: Condition,
     frozen: PyTree,
     theta: Theta,
     point: Points,
     scale: Float[Array, ""],
-) -> Any:
+) -> Result:
     """A function of θ, a point, its scale and one row, for each row at a point."""
     k = _count_rows(condition, theta, frozen, point)
     if k == 1:
@@ -326,6 +331,6 @@ def _count_rows(condition: Condition, theta: Theta, frozen: PyTree, point: Point
     return len(eqx.filter_eval_shape(condition.rows, eqx.combine(theta, frozen), point))
 
 
-def _with_row_axis(function: Any) -> Any:
+def _with_row_axis(function: Callable[..., Result]) -> Callable[..., Result]:
     """A function of a point whose results get a first axis of length one."""
     return lambda *arguments: jax.tree.map(lambda leaf: leaf[None], function(*arguments))

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
 
+from ..parallel.devices import Index
 from .blocks import RowBlock
-
-Index = int | Int[Array, ""]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """What a network may do with its inputs first: constants, not trained."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -80,7 +78,7 @@ class Periodic(eqx.Module):
         return jnp.stack(parts)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

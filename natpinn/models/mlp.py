@@ -1,7 +1,7 @@
 """The network that is used when none is given."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -65,7 +65,9 @@ class MLP(eqx.Module):
 
 
 @eqx.filter_jit  # one program for all layers
-def _draw_layers(sizes: tuple[Any, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Linear, ...]:
+def _draw_layers(
+    sizes: tuple[int | Literal["scalar"], ...], key: PRNGKeyArray
+) -> tuple[eqx.nn.Linear, ...]:
     keys = jax.random.split(key, len(sizes) - 1)
     pairs = zip(sizes[:-1], sizes[1:], keys, strict=True)
     return tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in pairs)

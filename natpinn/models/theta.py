@@ -47,22 +47,22 @@ def as_model(model: Any) -> Any:
     return model
 
 
-def trainable(model: Any) -> Theta:
+def trainable(model: PyTree) -> Theta:
     """The trainable leaves of a model; `None` elsewhere."""
     return split(model)[0]
 
 
-def split(model: Any) -> tuple[Theta, Any]:
+def split(model: PyTree) -> tuple[Theta, PyTree]:
     """The trainable leaves, and the rest; `eqx.combine` puts them together."""
     return eqx.partition(
         model, lambda leaf: isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)
     )
 
 
-def numbers(tree: Any) -> Any:
+def numbers(tree: PyTree) -> PyTree:
     """All arrays, JAX's and NumPy's; `None` elsewhere."""
     return eqx.filter(tree, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
 
 
-def parameter_count(model: Any) -> int:
+def parameter_count(model: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(trainable(model)))

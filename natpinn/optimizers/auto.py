@@ -1,6 +1,6 @@
 """SPRING that finds its damping, momentum and step size by itself."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,6 +18,8 @@ from .base import Optimizer, StepInfo, norm
 from .direction import direction
 from .line_search import descend
 from .trend import Trend
+
+Tree = TypeVar("Tree")
 
 
 class AutoRule(eqx.Module):
@@ -317,5 +319,5 @@ class Auto(Optimizer[AutoState]):
         )
 
 
-def _where(condition: Bool[Array, ""], tree: Any, other: Any) -> Any:
+def _where(condition: Bool[Array, ""], tree: Tree, other: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)

@@ -7,12 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import schedule
 from ..errors import InputError
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
+from ..schedule import Number
 from .base import Optimizer, StepInfo, norm
 
 
@@ -71,7 +72,9 @@ class FirstOrder(Optimizer[FirstOrderState]):
         return self.method(**{k: _at(k, v, step) for k, v in self.settings.items()})
 
 
-def _at(name: str, value: Any, step: Int[Array, ""]) -> Any:
+def _at(
+    name: str, value: Number | Callable[..., PyTree] | str | None, step: Int[Array, ""]
+) -> Float[Array, ""] | Callable[..., PyTree] | str | bool | None:
     """A number of this step; what is no number and no schedule stays as it is."""
     if value is None or isinstance(value, bool | str):
         return value

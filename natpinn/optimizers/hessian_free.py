@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ from ..least_squares.footprint import Demand, Footprint
 from ..least_squares.linearization import Linearization
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
+from ..schedule import Number
 from .base import Optimizer, StepInfo
 from .line_search import LineSearch, descend
 
@@ -63,7 +64,7 @@ class Iterates(NamedTuple):
     is_over: Bool[Array, ""]
 
 
-def _start_of_damping(value: Any) -> Float[Array, ""]:
+def _start_of_damping(value: Number) -> Float[Array, ""]:
     if callable(value):
         raise InputError("damping must be a number: Hessian-free adapts it by itself")
     return schedule.at(schedule.schedule(value, "damping", minimum=0.0), jnp.array(0))
@@ -226,7 +227,7 @@ class HessianFree(Optimizer[HessianFreeState]):
         self,
         found: Iterates,
         last_loss: Float[Array, ""],
-        loss_after: Callable[[Any], Float[Array, ""]],
+        loss_after: Callable[[Float[Array, " p"]], Float[Array, ""]],
     ) -> Float[Array, " p"]:
         """The iterate before which the loss was larger, going back from the last one."""
         if not self.backtracks:

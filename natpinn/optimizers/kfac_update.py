@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -90,7 +90,11 @@ class Searched(UpdateRule):
 
 
 def minimize_model(
-    push: Any, residual: Float[Array, " n"], direction: Theta, last: Theta, damping: Any
+    push: Callable[[Theta], Float[Array, " n"]],
+    residual: Float[Array, " n"],
+    direction: Theta,
+    last: Theta,
+    damping: Float[Array, ""] | float,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """α and μ that minimize ½|r − αJd + μJu|² + ½λ|−αd + μu|²; μ = 0 where u is no help."""
     along, back = push(direction), push(last)

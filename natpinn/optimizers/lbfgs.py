@@ -16,7 +16,7 @@ SAME_LOSS = 1e-9  # relative: two losses at the same parameters are then of the 
 
 
 class LbfgsState(NamedTuple):
-    memory: Any  # optax's ScaleByLBFGSState
+    memory: optax.ScaleByLBFGSState
     loss: Float[Array, ""]  # after the last step, on its batch
 
 
@@ -81,7 +81,9 @@ class Lbfgs(Optimizer[LbfgsState]):
     def _recursion(self) -> Any:
         return optax.scale_by_lbfgs(self.memory_size)
 
-    def _on_this_batch(self, objective: LeastSquares, memory: Any, is_new: Bool[Array, ""]) -> Any:
+    def _on_this_batch(
+        self, objective: LeastSquares, memory: Any, is_new: Bool[Array, ""]
+    ) -> optax.ScaleByLBFGSState:
         """The memory with the last gradient taken on this batch."""
         last = jax.lax.cond(
             is_new & (memory.count > 0),

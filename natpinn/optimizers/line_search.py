@@ -1,7 +1,7 @@
 """How far to go along a direction."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -11,9 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 from ..errors import InputError
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
-from ..schedule import Schedule, at, learning_rate
+from ..schedule import Number, Schedule, at, learning_rate
 
 CANDIDATES = 2  # step sizes that are tried at once: often the largest is the best
+Rule = TypeVar("Rule")
 
 
 class LineSearch(eqx.Module):
@@ -189,7 +190,7 @@ class Armijo(LineSearch):
         return jnp.where(is_found, size, 0.0)
 
 
-def choose(rate: Any, line_search: Any, default: Any) -> Any:
+def choose(rate: Number | None, line_search: Rule | None, default: Rule) -> Rule | Fixed:
     """A rate, a line search, or the default if neither is given."""
     if rate is None:
         return default if line_search is None else line_search
@@ -209,6 +210,6 @@ def _falls_to_best(
     return (best < last) & (losses[last] < loss) & jnp.all(rises | ~between)
 
 
-def descend(theta: Theta, direction: Theta, size: Any) -> Theta:
+def descend(theta: Theta, direction: Theta, size: Float[Array, ""] | float) -> Theta:
     """θ − size · direction."""
     return jax.tree.map(lambda t, d: t - size * d, theta, direction)

@@ -1,11 +1,11 @@
 """ENGD, ENGD-W and SPRING: one optimizer with different parts."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import schedule
 from ..errors import InputError
@@ -22,7 +22,7 @@ from .line_search import LineSearch, descend
 class NaturalGradientState(NamedTuple):
     phi: Theta  # the direction before bias correction
     step: Int[Array, ""]
-    solver: Any
+    solver: PyTree
 
 
 class NaturalGradient(Optimizer[NaturalGradientState]):

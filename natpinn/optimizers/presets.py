@@ -7,6 +7,7 @@ import optax
 
 from .. import schedule
 from ..errors import InputError
+from ..schedule import Number
 from ..solvers.base import DampedSolver
 from ..solvers.dual import Dual
 from ..solvers.nystrom import Nystrom
@@ -22,7 +23,6 @@ from .lbfgs import Lbfgs
 from .line_search import Armijo, Fixed, Grid, LineSearch, choose
 from .natural_gradient import NaturalGradient
 
-Number = schedule.Schedule | float
 DEFAULT_LEARNING_RATE = 0.1
 DEFAULT_NORM_CAP = 1e-3  # of SPRING with a fixed rate
 

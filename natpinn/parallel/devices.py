@@ -1,20 +1,24 @@
 """Several devices as one: a mesh, and what is spread or copied over it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
+from jaxtyping import Array, Int, PyTree
 
 from ..errors import InputError
 from .plan import Plan
 
 DEVICES = "devices"  # the one axis of every mesh
 REPLICATED, BY_ROWS = PartitionSpec(), PartitionSpec(DEVICES)
+
+Index = int | Int[Array, ""]  # of a round of a loop, or where something starts
+Result = TypeVar("Result")
+Carry = TypeVar("Carry")
 
 
 def make_mesh(devices: int | str | None) -> Mesh | None:
@@ -48,7 +52,7 @@ def pad_points(points: PyTree, n: int) -> PyTree:
     return jax.tree.map(pad, points)
 
 
-def map_points(function: Callable[[Any], Any], points: PyTree, plan: Plan) -> Any:
+def map_points(function: Callable[[PyTree], Result], points: PyTree, plan: Plan) -> Result:
     """The function at every point, so many at once and spread over the devices as planned.
 
     Reverse mode through it stores the points of a chunk only, and computes the rest again.
@@ -67,8 +71,11 @@ def map_points(function: Callable[[Any], Any], points: PyTree, plan: Plan) -> An
 
 
 def on_each_device(
-    function: Callable[..., Any], plan: Plan, in_specs: Sequence[PartitionSpec], out_specs: Any
-) -> Callable[..., Any]:
+    function: Callable[..., Result],
+    plan: Plan,
+    in_specs: Sequence[PartitionSpec],
+    out_specs: PartitionSpec,
+) -> Callable[..., Result]:
     """The function run by every device on its own part; with one device, the function itself.
 
     Leaves of its arguments that are no arrays are the same on every device.
@@ -76,10 +83,10 @@ def on_each_device(
     if plan.mesh is None:
         return function
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: PyTree) -> Result:
         arrays, static = eqx.partition(arguments, eqx.is_array)
 
-        def with_static(*arrays: Any) -> Any:
+        def with_static(*arrays: PyTree) -> Result:
             return function(*eqx.combine(arrays, static))
 
         specs = tuple(in_specs)
@@ -102,7 +109,7 @@ def place(tree: PyTree, plan: Plan) -> PyTree:
         return tree
     sharding = NamedSharding(plan.mesh, REPLICATED)
 
-    def place_leaf(leaf: Any) -> Any:
+    def place_leaf(leaf: object) -> Any:
         if not isinstance(leaf, jax.Array) or leaf.sharding == sharding:
             return leaf
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -116,7 +123,7 @@ def place(tree: PyTree, plan: Plan) -> PyTree:
 def on_this_process(tree: PyTree) -> PyTree:
     """Arrays that several devices have copies of, as arrays of one device here."""
 
-    def first_copy(leaf: Any) -> Any:
+    def first_copy(leaf: object) -> object:
         if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
             return leaf
         return leaf.addressable_data(0)
@@ -124,7 +131,7 @@ def on_this_process(tree: PyTree) -> PyTree:
     return jax.tree.map(first_copy, tree)
 
 
-def loop(count: int, body: Callable[[Any, Any], Any], start: Any) -> Any:
+def loop(count: int, body: Callable[[Index, Carry], Carry], start: Carry) -> Carry:
     """`fori_loop`, without the loop where there is nothing to repeat."""
     return body(0, start) if count == 1 else jax.lax.fori_loop(0, count, body, start)
 
@@ -140,5 +147,5 @@ def spread(tree: PyTree, plan: Plan, spec: PartitionSpec) -> PyTree:
     return jax.lax.with_sharding_constraint(tree, NamedSharding(plan.mesh, spec))
 
 
-def _first(n: int, results: Any) -> Any:
+def _first(n: int, results: Result) -> Result:
     return jax.tree.map(lambda leaf: leaf if len(leaf) == n else leaf[:n], results)

@@ -10,9 +10,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..domains.base import Domain
+from ..equations.operators import Field
 from ..problems.problem import Problem
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 POINTS_1D, POINTS_2D = 400, 120
@@ -78,18 +80,18 @@ def _flat(points: np.ndarray) -> Float[Array, "n d"]:
     return jnp.asarray(points.reshape(-1, points.shape[-1]))
 
 
-def _values(function: Any, points: np.ndarray) -> np.ndarray:
+def _values(function: Field, points: np.ndarray) -> np.ndarray:
     """The function at an array of points, with one last axis for its values."""
     values = np.asarray(_at_points(function, _flat(points)))
     return values.reshape(*points.shape[:-1], -1)
 
 
 @eqx.filter_jit  # one program for all models of a kind
-def _at_points(function: Any, points: Float[Array, "n d"]) -> Float[Array, "n m"]:
+def _at_points(function: Field, points: Float[Array, "n d"]) -> Float[Array, "n m"]:
     return jax.vmap(lambda x: jnp.atleast_1d(function(x)))(points)
 
 
-def _curve(axis: Any, x: np.ndarray, values: np.ndarray, title: str) -> None:
+def _curve(axis: "Axes", x: np.ndarray, values: np.ndarray, title: str) -> None:
     axis.plot(x, values, color="C3" if title == "error" else "C0")
     axis.grid(alpha=0.3)
     axis.ticklabel_format(axis="y", scilimits=(-2, 3))
@@ -97,7 +99,7 @@ def _curve(axis: Any, x: np.ndarray, values: np.ndarray, title: str) -> None:
 
 def _map(
     figure: Any,
-    axis: Any,
+    axis: "Axes",
     values: np.ndarray,
     lower: np.ndarray,
     upper: np.ndarray,

@@ -1,9 +1,9 @@
 """What a step is made of: rows, parameters, bytes and operations, from shapes alone."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from ..domains.base import Points
 from ..equations.condition import Condition
 from ..least_squares.blocks import FLOAT, RowBlock
 from ..least_squares.cost import Counted, PairCost, pair_costs
-from ..least_squares.factoring import dense_layers
+from ..least_squares.factoring import LayerFactors, dense_layers
 from ..least_squares.footprint import Demand, Footprint
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta, parameter_count
@@ -23,7 +23,11 @@ from ..parallel.devices import point_count
 from ..parallel.plan import Plan
 from ..programs import from_shapes, inner_programs
 
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr, Literal, Var
+
 VECTORS = 8  # copies of the parameters that a step has beside its state
+Known = tuple[Condition, PyTree, Theta]  # a condition, what of the model is frozen, and θ
 
 
 @dataclass(frozen=True)
@@ -156,20 +160,24 @@ def _size_of_condition(
     name = "condition"
     known = (condition, frozen, theta)
 
-    def linearize(known: Any, points: Points, scale: Float[Array, " n"]) -> Any:
+    def linearize(
+        known: Known, points: Points, scale: Float[Array, " n"]
+    ) -> tuple[Float[Array, " n"], RowBlock]:
         return _alone(name, known, points).linearize_points(name, known[2], points, scale)
 
-    def forward(known: Any, points: Points, scale: Float[Array, " n"]) -> Array:
+    def forward(known: Known, points: Points, scale: Float[Array, " n"]) -> Array:
         condition, frozen, theta = known
         model = eqx.combine(theta, frozen)
         return jax.vmap(lambda x: condition.rows(model, x))(points)
 
-    def layer_factors(known: Any, points: Points, scale: Float[Array, " n"]) -> Any:
+    def layer_factors(
+        known: Known, points: Points, scale: Float[Array, " n"]
+    ) -> list[LayerFactors]:
         _, _, theta = known
         layers = dense_layers(theta)
         return _alone(name, known, points).layer_factors(name, theta, layers, points, scale)
 
-    def programs(function: Any) -> tuple[Any, Any, Any]:
+    def programs(function: Callable[..., PyTree]) -> "tuple[Jaxpr, Jaxpr, PyTree]":
         """At one point and at two, and the shapes of the results at one."""
         one, *shapes = eqx.filter_make_jaxpr(function)(known, *_some(1, point))
         two, *_ = eqx.filter_make_jaxpr(function)(known, *_some(2, point))
@@ -192,7 +200,7 @@ def _size_of_condition(
     )
 
 
-def _alone(name: str, known: tuple[Condition, PyTree, Theta], points: Points) -> LeastSquares:
+def _alone(name: str, known: Known, points: Points) -> LeastSquares:
     """The problem of one condition."""
     condition, frozen, _ = known
     return LeastSquares(OrderedDict({name: condition}), {name: points}, frozen)
@@ -218,9 +226,9 @@ def _flops(jaxpr: Any) -> int:
     return total
 
 
-def _live_bytes(jaxpr: Any) -> int:
+def _live_bytes(jaxpr: "Jaxpr") -> int:
     """The most bytes that are alive at once when a program runs line by line."""
-    last_use: dict[Any, int] = {}
+    last_use: dict[Var | Literal, int] = {}
     for i, equation in enumerate(jaxpr.eqns):
         last_use.update({atom: i for atom in equation.invars if not hasattr(atom, "val")})
     for atom in jaxpr.outvars:
@@ -244,7 +252,7 @@ def _aval_bytes(variable: Any) -> int:
     return int(np.prod(aval.shape)) * getattr(aval.dtype, "itemsize", 8)
 
 
-def _bytes_of(tree: Any) -> int:
+def _bytes_of(tree: PyTree) -> int:
     return sum(
         int(np.prod(leaf.shape)) * getattr(leaf.dtype, "itemsize", 8)
         for leaf in jax.tree.leaves(tree)

@@ -73,7 +73,7 @@ def _page(data: dict[str, Any], count: int) -> str:
     return head
 
 
-def _describe(run: Run, has_picture: bool) -> dict[str, Any]:
+def _describe(run: Run, has_picture: bool) -> dict[str, object]:
     summary = run.summary
     return {
         "name": run.name,
@@ -98,7 +98,7 @@ def _describe(run: Run, has_picture: bool) -> dict[str, Any]:
     }
 
 
-def _curve(curve: Curve) -> dict[str, Any]:
+def _curve(curve: Curve) -> dict[str, object]:
     columns = {
         "step": curve.step,
         "seconds": curve.seconds,
@@ -144,5 +144,5 @@ def _rounded(value: float | None) -> float | None:
     return float(f"{value:.{DIGITS}g}")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -25,9 +25,15 @@ NOT_OF_METHODS = ("seed", "train.", "compute.", "checkpoint.", "track.", "format
 
 @dataclass(frozen=True)
 class Curve:
-    """A loss and an error over steps and seconds, of ours or published."""
+    """A loss and an error over steps and seconds, of a run or published.
 
-    problem: str  # with its dimension
+    - `problem`: what was solved, with its dimension.
+    - `name`: of the run among those of this problem.
+    - `step`, `seconds`, `loss`, `error`: one number for each evaluation; NaN where there is none.
+    - `effective_dimension`: likewise, or empty where it was not tracked.
+    """
+
+    problem: str
     name: str
     step: list[float]
     seconds: list[float]
@@ -37,7 +43,7 @@ class Curve:
 
     @property
     def optimizer(self) -> str:
-        """Of a run METHOD/… or EXPERIMENT/METHOD-SEED, or what its name begins with."""
+        """The optimizer that the name begins with, as in METHOD/… or EXPERIMENT/METHOD-SEED."""
         parts = [part.partition("-")[0] for part in self.name.split("/")]
         return next((part for part in parts if part in OPTIMIZERS), parts[0])
 
@@ -49,23 +55,35 @@ class Curve:
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder."""
+    """What one run folder records.
+
+    - `folder`: where it is.
+    - `name`: a name of its own among the runs that were read with it.
+    - `method`: the same for runs that differ in their seed only.
+    - `config`: its settings, with dotted keys.
+    - `summary`: its outcome; empty where the run has not ended.
+    - `curve`: its loss and error over steps and seconds.
+    - `status`: "finished", "interrupted", "diverged" or "unfinished".
+    - `criterion`: what its errors are, "L2 error" or "validation loss".
+    """
 
     folder: Path
-    name: str  # among the others
-    method: str  # the same for runs that differ in their seed only
-    config: dict[str, Any]  # with dotted keys
+    name: str
+    method: str
+    config: dict[str, Any]
     summary: dict[str, Any]
     curve: Curve
-    status: str  # one of STATUSES
-    criterion: str  # what its errors are: L2 error or validation loss
+    status: str
+    criterion: str
 
     @property
     def problem(self) -> str:
+        """What was solved, with its dimension."""
         return self.curve.problem
 
     @property
     def seed(self) -> int:
+        """The seed of weights and points."""
         return int(self.config.get("seed", 0))
 
     @property
@@ -75,14 +93,17 @@ class Run:
 
     @property
     def best(self) -> float | None:
+        """The smallest error of all evaluations."""
         return min((e for e in self.curve.error if math.isfinite(e)), default=None)
 
     @property
     def final(self) -> float | None:
+        """The error of the last evaluation."""
         return self.curve.error[-1] if self.curve.error else None
 
     @property
     def steps_per_second(self) -> float | None:
+        """The mean speed of training."""
         seconds = self.curve.seconds[-1] if self.curve.seconds else 0.0
         return self.curve.step[-1] / seconds if seconds else None
 
@@ -103,10 +124,23 @@ class Run:
         return command(self.folder / CONFIG, self.config)
 
 
-def collect(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """All runs in some folders, at any depth, and why others were left out."""
+def read_runs(paths: Sequence[Path | str]) -> tuple[list[Run], list[str]]:
+    """Read all runs in some folders, at any depth.
+
+    **Arguments:** `paths`, run folders, or folders that hold some.
+
+    **Returns:** the runs, and a line for each that was left out, with the reason.
+
+    **Raises:** `InputError` where a folder is not there, or where there is no run at all.
+
+        import natpinn
+
+        natpinn.solve("poisson_2d", steps=3, out="runs/first", progress=False)
+        runs, left_out = natpinn.read_runs(["runs"])
+        print(runs[0].method, runs[0].best, runs[0].curve.seconds)
+    """
     folders = []
-    for path in paths:
+    for path in map(Path, paths):
         if not path.exists():
             raise InputError(f"{path} is not there: name run folders, or folders that hold some")
         folders += _run_folders(path)
@@ -154,14 +188,28 @@ def _settings_of(run: Run) -> str:
     return repr(sorted(kept.items()))
 
 
-def read_published(path: Path) -> list[Curve]:
-    """Curves from a CSV file with columns run, step, seconds, loss, l2 (or l2_error).
+def read_curves(path: Path | str) -> list[Curve]:
+    """Read curves from a CSV file, as those that were published.
 
-    A run's name is PROBLEM/METHOD/….
+    **Arguments:** `path`, a file with the columns run, step, seconds, loss and l2 (or l2_error).
+    The name of a run is PROBLEM/METHOD/….
+
+    **Returns:** the curves, in the order of the file.
+
+    **Raises:** `InputError` where the file cannot be read, or has other columns.
+
+        from pathlib import Path
+
+        import natpinn
+
+        lines = ["run,step,seconds,loss,l2", "poisson_5d/spring,1,0.5,2.0,1e-3"]
+        Path("curves.csv").write_text("\\n".join(lines))
+        (curve,) = natpinn.read_curves("curves.csv")
+        print(curve.seconds_to(1e-2))
     """
     curves: dict[str, Curve] = {}
     try:
-        with path.open(newline="") as file:
+        with Path(path).open(newline="") as file:
             reader = csv.DictReader(file)
             reader.fieldnames = [RENAMED.get(n, n) for n in reader.fieldnames or ()]
             if not set(COLUMNS) <= set(reader.fieldnames):

@@ -10,7 +10,7 @@ import shutil
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from ..training.snapshot import Snapshot
 CONTENT = "npz"  # the name of the one array that holds the others
 KEPT = 2  # checkpoints of a run
 TEMPORARY = ".orbax-checkpoint-tmp"  # what is being written, or was when a process died
+Tree = TypeVar("Tree")
 
 
 class Checkpoint(NamedTuple):
@@ -43,14 +44,14 @@ class DamagedError(InputError):
     """What is on disk is not what was written."""
 
 
-def write(path: Path, tree: Any) -> None:
+def write(path: Path, tree: PyTree) -> None:
     """The arrays of a pytree, each under the path of its leaf; all of them or nothing."""
     writer = Writer()
     writer.start(path, tree)
     writer.finish()
 
 
-def read(path: Path, like: Any) -> Any:
+def read(path: Path, like: Tree) -> Tree:
     """Arrays in a pytree of the same leaves and shapes as `like`."""
     wanted = named_arrays(like)
     arrays = _read_arrays(path, wanted)
@@ -60,7 +61,7 @@ def read(path: Path, like: Any) -> Any:
     )
 
 
-def latest(folder: Path, like: Any) -> Any | None:
+def latest(folder: Path, like: Tree) -> Tree | None:
     """The newest checkpoint that is whole, or None if there never was one.
 
     Damaged ones are removed when one before them is whole.
@@ -102,7 +103,7 @@ class Checkpoints:
     def is_writing(self) -> bool:
         return self._writer.is_writing
 
-    def start(self, step: int, tree: Any) -> None:
+    def start(self, step: int, tree: PyTree) -> None:
         """Begin to write, after what is being written."""
         self.finish()
         if step not in steps(self.folder):
@@ -129,7 +130,7 @@ class Writer:
     def is_writing(self) -> bool:
         return self._checkpointer is not None
 
-    def start(self, path: Path, tree: Any) -> None:
+    def start(self, path: Path, tree: PyTree) -> None:
         packed = {CONTENT: np.frombuffer(_pack(named_arrays(tree)), np.uint8)}
         self._checkpointer = _checkpointer()
         try:
@@ -149,7 +150,7 @@ class Writer:
             checkpointer.close()
 
 
-def named_arrays(tree: Any) -> dict[str, np.ndarray]:
+def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """Copies of the leaves of a pytree, each under its path; typed keys as their data."""
     named = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(on_this_process(tree)):
@@ -194,7 +195,7 @@ def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndar
     return arrays
 
 
-def _kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[Any, str]]:
+def _kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
     return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
 
 
@@ -212,13 +213,13 @@ def _checkpointer() -> Any:
     return ocp.StandardCheckpointer(multiprocessing_options=alone)
 
 
-def _like(leaf: Any, array: np.ndarray) -> Any:
+def _like(leaf: object, array: np.ndarray) -> jax.Array | np.ndarray:
     if isinstance(leaf, jax.Array):
         return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
     return array
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: object) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 

@@ -256,7 +256,7 @@ def _converter() -> cattrs.Converter:
     return converter
 
 
-def _spell_none(value: Any) -> Any:
+def _spell_none(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: _spell_none(item) for key, item in value.items()}
     if isinstance(value, tuple):

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 PARTIAL = ".part"  # ends the name of a file that is being written, or was when a process died
 
@@ -16,12 +15,12 @@ def replace_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def as_json(value: Any, indent: int | None = None) -> str:
+def as_json(value: object, indent: int | None = None) -> str:
     """One JSON text with a line end; NaN and infinity, which JSON has not, become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -29,7 +29,7 @@ class Results:
     summary: Mapping[str, Any]
     parameters: PyTree  # the best ones, and the constants of the model
     checkpoint: Checkpoint | None
-    draw: Callable[[Path], Any] | None  # makes the picture
+    draw: Callable[[Path], object] | None  # makes the picture
 
     def write(self, path: Path) -> None:
         """Write the results; the summary marks a folder as complete, only the picture follows."""

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,7 @@ SCHEDULES = [name for name in dir(optax.schedules) if name.endswith(("_schedule"
 NYSTROM = "_nystrom"  # the suffix of methods with a sketch as their solver
 ADAPTIVE = "auto"  # the rank of a sketch that follows from training
 OBJECTS = ("solver",)  # arguments that exist in Python only, not as settings
+Entry = TypeVar("Entry")
 
 
 def build_optimizer(settings: Mapping[str, Any]) -> Optimizer:
@@ -89,14 +90,14 @@ def optimizer_defaults(name: str) -> dict[str, Any]:
     return defaults
 
 
-def chosen(key: str, name: Any, table: Mapping[str, Any]) -> Any:
+def chosen(key: str, name: object, table: Mapping[str, Entry]) -> Entry:
     """The entry of a table under a name."""
     if not isinstance(name, str) or name not in table:
         raise unknown(key, str(name), table)
     return table[name]
 
 
-def _plain(default: Any) -> Any:
+def _plain(default: object) -> object:
     """A default of a Python function as a setting."""
     if default is None or isinstance(default, Fixed):
         return "none"
@@ -104,7 +105,7 @@ def _plain(default: Any) -> Any:
     return names[0] if names else default
 
 
-def _argument(key: str, value: Any) -> Any:
+def _argument(key: str, value: object) -> Any:
     """What a setting stands for: a number, nothing, a line search or an optax schedule."""
     if value is None:
         return None
@@ -115,7 +116,7 @@ def _argument(key: str, value: Any) -> Any:
     return value
 
 
-def _schedule(key: str, table: Mapping[str, Any]) -> Callable[[Any], Any]:
+def _schedule(key: str, table: Mapping[str, Any]) -> optax.Schedule:
     """An optax schedule from `{schedule = "cosine_decay_schedule", init_value = 0.1, …}`."""
     name = table.get("schedule")
     if name not in SCHEDULES:
@@ -127,7 +128,7 @@ def _schedule(key: str, table: Mapping[str, Any]) -> Callable[[Any], Any]:
         raise InputError(f"optimizer.{key}: {name} cannot be built: {error}") from error
 
 
-def _with_whole_keys(value: Any) -> Any:
+def _with_whole_keys(value: object) -> object:
     """TOML keys are strings, and a schedule by steps wants numbers."""
     if isinstance(value, Mapping):
         return {int(k) if str(k).isdigit() else k: v for k, v in value.items()}

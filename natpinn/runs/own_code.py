@@ -5,7 +5,7 @@ import inspect
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import PRNGKeyArray
 
@@ -15,7 +15,7 @@ from ..problems import catalogue as problems
 from ..problems.problem import Problem
 
 
-def lookup_problem(name: str, dimension: Any = None) -> Problem:
+def lookup_problem(name: str, dimension: int | Literal["none"] | None = None) -> Problem:
     """A problem of the catalogue, or a user's own as `module:attribute`."""
     if ":" not in name:
         module = _as_module(name)

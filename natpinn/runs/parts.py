@@ -105,7 +105,9 @@ def describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:
     }
 
 
-def _fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _fields(
+    fields: Mapping[str, object], prefix: str = ""
+) -> Iterator[tuple[str, bool | int | float | str]]:
     """The fields that are no arrays: plain values, and modules and functions by their names."""
     for key, value in fields.items():
         name = f"{prefix}{key}"

@@ -42,7 +42,7 @@ class Recorded:
             raise InputError(f"the configuration of this run has no table [{name}]: it is damaged")
         return found
 
-    def name(self, kind: str) -> Any:
+    def name(self, kind: str) -> object:
         """The name of the problem, the model or the optimizer."""
         return self.table(kind).get("name")
 

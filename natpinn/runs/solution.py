@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from ..errors import InputError
 from ..models.theta import as_model, numbers
@@ -61,7 +62,7 @@ class Solution:
         self.folder: Path | None = None
         self._checkpoint = checkpoint
 
-    def __call__(self, x: Any) -> Float[Array, "..."]:
+    def __call__(self, x: "ArrayLike") -> Float[Array, "..."]:
         """The values at one point (d,) or at many (n, d)."""
         x = jnp.asarray(x, dtype=jnp.float64)
         if x.ndim not in (1, 2):

@@ -1,7 +1,5 @@
 """The outcome of a run in one table: `summary.json`."""
 
-from typing import Any
-
 from ..machine import machine
 from ..models.theta import parameter_count
 from ..planning.explain import strategy
@@ -27,10 +25,10 @@ def summarize(parts: Parts, planned: Planned, result: TrainResult) -> Record:
     )
 
 
-def _outcome(result: TrainResult) -> dict[str, Any]:
+def _outcome(result: TrainResult) -> dict[str, object]:
     """How training went."""
     last, steps = result.history[-1], int(result.state.step)
-    outcome: dict[str, Any] = {
+    outcome: dict[str, object] = {
         "steps": steps,
         "training_loss": last.get("loss"),  # of the last batch
         "seconds": result.seconds,

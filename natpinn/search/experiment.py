@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from ..bench.sketches import compare_algorithms
@@ -216,7 +217,7 @@ def _sizes(options: Mapping[str, Any]) -> dict[str, int]:
     return {key: options[key] for key in ("rows", "runs", "warm_ups")}
 
 
-def _begun_with(path: Path, key: str, old: Any, new: Any) -> str:
+def _begun_with(path: Path, key: str, old: object, new: object) -> str:
     return (
         f"{path} was begun with {key} = {old!r}, and the experiment has {new!r}: choose another "
         f"--out, or remove it"
@@ -289,7 +290,7 @@ def _check_method(name: str, settings: Mapping[str, Any]) -> None:
             raise InputError(f"methods.{name}: {key} is not for methods: set budget and seeds")
 
 
-def _typed(table: Mapping[str, Any], key: str, kind: Any, what: str) -> Any:
+def _typed(table: Mapping[str, Any], key: str, kind: type | UnionType, what: str) -> Any:
     if key not in table:
         raise InputError(f"{key} is missing: it is {what}")
     if not isinstance(table[key], kind) or isinstance(table[key], bool):

@@ -11,6 +11,7 @@ from ..errors import InputError, unknown
 from ..runs.settings import flatten
 
 NARROWED = 0.25  # the share of a range that is left around the best value
+Option = bool | int | float | str  # of a choice
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Range:
             return self
         return replace(self, low=ends[0], high=ends[1])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, list[float]]:
         return {"log_uniform" if self.is_log else "uniform": [self.low, self.high]}
 
     def _scaled(self, value: float) -> float:
@@ -63,7 +64,7 @@ class Range:
 class Choice:
     """One of some values, equally likely."""
 
-    options: tuple[Any, ...]
+    options: tuple[Option, ...]
 
     def __post_init__(self):
         if not self.options:
@@ -72,14 +73,14 @@ class Choice:
             if not isinstance(option, bool | int | float | str):
                 raise InputError(f"a choice has numbers, texts, true or false, got {option!r}")
 
-    def draw(self, random: np.random.Generator) -> Any:
+    def draw(self, random: np.random.Generator) -> Option:
         return self.options[random.integers(len(self.options))]
 
-    def narrowed(self, best: Any) -> "Choice":
+    def narrowed(self, best: Option) -> "Choice":
         """The same choice: Optuna identifies it by its options, so they cannot change."""
         return self
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, list[Option]]:
         return {"choice": list(self.options)}
 
 
@@ -144,7 +145,7 @@ def wide(optimizer: str, settings: Mapping[str, Any]) -> Space:
 
 def parse_table(table: Mapping[str, Any]) -> Space:
     """`{"optimizer.damping": {"log_uniform": [1e-9, 1]}, …}`, as in a TOML file."""
-    found: dict[str, Any] = {}
+    found: Space = {}
     for key, values in flatten(table).items():
         name, _, kind = key.rpartition(".")
         if not isinstance(values, Sequence) or isinstance(values, str) or not name:
@@ -177,7 +178,7 @@ def parse_texts(texts: Sequence[str]) -> Space:
     return found
 
 
-def describe(space: Space) -> dict[str, Any]:
+def describe(space: Space) -> dict[str, object]:
     """The same as `parse_table` reads."""
     return {key: values.describe() for key, values in space.items()}
 
@@ -194,7 +195,7 @@ def _space(name: str, kind: str, values: Sequence[Any]) -> Range | Choice:
     return Range(*values, is_log=kind == "log_uniform")
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> Option:
     """A word of the command line: a number, a truth, or a name."""
     if text in ("true", "false"):
         return text == "true"

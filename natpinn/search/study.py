@@ -14,14 +14,23 @@ import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..checks import whole
 from ..errors import InputError, NatpinnWarning, unknown
 from . import worker
-from .spaces import Choice, Range, Space, describe
+from .spaces import Choice, Option, Range, Space, describe
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution, CategoricalChoiceType
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.study import Study as OptunaStudy
+    from optuna.trial import FrozenTrial, TrialState
+    from optuna.trial import Trial as OptunaTrial
 
 SAMPLERS = ("random", "tpe")
 SILENCE = 600.0  # seconds without a sign of life, after which a worker elsewhere is taken for dead
@@ -36,6 +45,7 @@ STATES = {
     "WAITING": "waiting",
     "FAIL": "lost",
 }
+Created = TypeVar("Created")
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ class Study:
     """The trials of a search."""
 
     search: Search
-    _optuna: Any = field(repr=False)
+    _optuna: "OptunaStudy" = field(repr=False)
 
     @classmethod
     def open(cls, search: Search, storage: str | Path | None, name: str | None = None) -> "Study":
@@ -95,7 +105,7 @@ class Study:
         if search.prune:
             pruner = optuna.pruners.MedianPruner(n_warmup_steps=WARM_UP)
 
-        def create() -> Any:
+        def create() -> "OptunaStudy":
             return optuna.create_study(
                 storage=_storage(optuna, storage),
                 sampler=_sampler(optuna, search),
@@ -154,7 +164,7 @@ class Study:
         place = sorted(_roots(trials)).index(_root(me, trials))
         return place if place < self.search.total else None
 
-    def _draw(self, asked: Any, place: int) -> dict[str, Any]:
+    def _draw(self, asked: "OptunaTrial", place: int) -> "dict[str, CategoricalChoiceType]":
         space, best = self.search.space, self.best
         is_refined = place >= self.search.trials and self.search.sampler == "random"
         if is_refined and best is not None and _continues(asked) is None:
@@ -184,8 +194,8 @@ class Study:
 class Task:
     """A trial that this worker runs. Others may have taken it over, after a long silence."""
 
-    _optuna: Any = field(repr=False)
-    _trial: Any = field(repr=False)
+    _optuna: "OptunaStudy" = field(repr=False)
+    _trial: "OptunaTrial" = field(repr=False)
     params: dict[str, Any]
     continues: int | None
     _last_sign: float = 0.0
@@ -234,7 +244,7 @@ class Task:
         _quietly(self._optuna.tell, self._trial, state=_state("FAIL"))
 
 
-def import_optuna() -> Any:
+def import_optuna() -> ModuleType:
     try:
         import optuna
     except ImportError as error:
@@ -243,16 +253,16 @@ def import_optuna() -> Any:
     return optuna
 
 
-def _state(name: str) -> Any:
+def _state(name: str) -> "TrialState":
     return import_optuna().trial.TrialState[name]
 
 
-def hide_password(storage: Any) -> str:
+def hide_password(storage: object) -> str:
     """A storage as messages show it, without its password."""
     return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", str(storage))
 
 
-def _trial(t: Any) -> Trial:
+def _trial(t: "FrozenTrial") -> Trial:
     attributes = t.user_attrs
     return Trial(
         t.number,
@@ -264,7 +274,7 @@ def _trial(t: Any) -> Trial:
     )
 
 
-def _continues(trial: Any) -> int | None:
+def _continues(trial: "OptunaTrial | FrozenTrial") -> int | None:
     return trial.user_attrs.get("continues")
 
 
@@ -292,7 +302,7 @@ def _is_abandoned(trial: Any) -> bool:
     return is_gone
 
 
-def _suggest(trial: Any, key: str, values: Range | Choice) -> Any:
+def _suggest(trial: "OptunaTrial", key: str, values: Range | Choice) -> "CategoricalChoiceType":
     if isinstance(values, Choice):
         return trial.suggest_categorical(key, values.options)
     if values.is_whole:
@@ -300,7 +310,7 @@ def _suggest(trial: Any, key: str, values: Range | Choice) -> Any:
     return trial.suggest_float(key, values.low, values.high, log=values.is_log)
 
 
-def _storage(optuna: Any, where: str | Path | None) -> Any:
+def _storage(optuna: ModuleType, where: str | Path | None) -> "BaseStorage | str":
     if where is None:
         return optuna.storages.InMemoryStorage()
     if isinstance(where, Path):  # absolute, or a lock that a dead worker has left is never freed
@@ -309,7 +319,7 @@ def _storage(optuna: Any, where: str | Path | None) -> Any:
     return where
 
 
-def _patiently(create: Callable[[], Any], storage: Any) -> Any:
+def _patiently(create: Callable[[], Created], storage: str | Path | None) -> Created:
     """Create a study, again where workers that start at once create the same tables."""
     attempt = 0
     while True:
@@ -334,7 +344,7 @@ def _is_taken_over(error: Exception) -> bool:
     return isinstance(error, exceptions.UpdateFinishedTrialError)
 
 
-def _quietly(tell: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+def _quietly(tell: Callable[..., object], *arguments: object, **options: object) -> None:
     """Tell Optuna something about a trial, unless another worker has ended the trial meanwhile."""
     try:
         tell(*arguments, **options)
@@ -345,22 +355,33 @@ def _quietly(tell: Callable[..., Any], *arguments: Any, **options: Any) -> None:
             raise
 
 
-def _sampler(optuna: Any, search: Search) -> Any:
+def _sampler(optuna: ModuleType, search: Search) -> "BaseSampler":
     """Trial n gets the same settings however many workers there are; TPE learns as it goes."""
     if search.sampler == "tpe":
         own = np.random.default_rng([search.seed, zlib.crc32(worker.name().encode())])
         return optuna.samplers.TPESampler(constant_liar=True, seed=int(own.integers(2**31)))
 
     class Seeded(optuna.samplers.BaseSampler):
-        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        def infer_relative_search_space(
+            self, study: "OptunaStudy", trial: "FrozenTrial"
+        ) -> "dict[str, BaseDistribution]":
             return {}
 
-        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        def sample_relative(
+            self,
+            study: "OptunaStudy",
+            trial: "FrozenTrial",
+            search_space: "dict[str, BaseDistribution]",
+        ) -> dict[str, Option]:
             return {}
 
         def sample_independent(
-            self, study: Any, trial: Any, param_name: str, param_distribution: Any
-        ) -> Any:
+            self,
+            study: "OptunaStudy",
+            trial: "FrozenTrial",
+            param_name: str,
+            param_distribution: Any,
+        ) -> Option:
             words = [search.seed, trial.number, zlib.crc32(param_name.encode())]
             random = np.random.default_rng(words)
             if hasattr(param_distribution, "choices"):

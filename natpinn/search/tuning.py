@@ -29,9 +29,10 @@ from ..runs.resume import resume
 from ..runs.run import run
 from ..runs.settings import flatten
 from ..training.loop import Progress
+from ..training.record import Record
 from ..training.signals import Interrupts
 from . import spaces
-from .spaces import Choice, Space
+from .spaces import Choice, Option, Range, Space
 from .study import Search, Study, Task, Trial, hide_password
 
 STUDY, JOURNAL, BEST, TRIALS = "study.toml", "study.journal", "best.toml", "trials"
@@ -314,9 +315,7 @@ def final_error(summary: Mapping[str, Any]) -> float:
     return error
 
 
-def _continue(
-    bench: Workbench, task: Task, watch: Callable[[Progress], bool]
-) -> dict[str, Any] | None:
+def _continue(bench: Workbench, task: Task, watch: Callable[[Progress], bool]) -> Record | None:
     """The outcome of the run that this trial continues; None if there is nothing to go on from."""
     new = bench.trial_folder(task.number)
     old = _left_behind(bench, task.continues)
@@ -357,7 +356,7 @@ def _lookup(settings: Mapping[str, Any]) -> Problem:
     return lookup_problem(str(settings["problem.name"]), settings.get("problem.dimension"))
 
 
-def _ends(values: Any) -> tuple[Any, ...]:
+def _ends(values: Range | Choice) -> tuple[Option, ...]:
     if isinstance(values, Choice):
         return values.options
     ends = (values.low, values.high)
@@ -428,5 +427,5 @@ def _is_mine(name: str) -> bool:
     return name.startswith((STUDY, JOURNAL, BEST, TRIALS))
 
 
-def _model_name(model: Any) -> str | None:
+def _model_name(model: object) -> str | None:
     return None if model is None else type(model).__name__

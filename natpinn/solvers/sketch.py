@@ -15,11 +15,11 @@ which is (v + λ)⁻¹ for eigenvalues v of Â far above σ, (σ + λ)⁻¹ at v
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..errors import InputError
@@ -147,7 +147,7 @@ def sketch_footprint(rank: Rank, rows: int, parameters: int) -> Footprint:
 
 
 def stable(
-    product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: Any = jnp.float64
+    product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike = jnp.float64
 ) -> Spectral:
     """The standard algorithm (Frangella, Tropp and Udell 2023, Algorithm 2.1)."""
     omega, _ = jnp.linalg.qr(_random(n, rank, key, dtype))
@@ -157,7 +157,7 @@ def stable(
 
 
 def gpu_efficient(
-    product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: Any = jnp.float64
+    product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike = jnp.float64
 ) -> LowRank:
     """The paper's Algorithm 2: no QR, no SVD, Cholesky factors only."""
     omega = _random(n, rank, key, dtype)  # well-conditioned already
@@ -165,7 +165,7 @@ def gpu_efficient(
     return LowRank(basis, _missed(basis, rank), shift)
 
 
-def _random(n: int, rank: int, key: PRNGKeyArray, dtype: Any) -> Float[Array, "n k"]:
+def _random(n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n k"]:
     """Gaussian vectors; all unit vectors at full rank, where square ones are ill-conditioned."""
     width = sketch_width(rank, n)
     return jnp.eye(n, dtype=dtype) if width == n else jax.random.normal(key, (n, width), dtype)

@@ -1,12 +1,14 @@
 """Why a run diverged, in words."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Array, Float
 
+from ..domains.base import Points
 from ..parallel.devices import on_this_process, replicate
 from .steps import Batches, Outcome, TrainState
 
@@ -55,7 +57,9 @@ def _unsound_points(batches: Batches, state: TrainState) -> dict[str, UnsoundPoi
     plan = batches.objective.plan
 
     @eqx.filter_jit
-    def compute(batches: Batches, state: TrainState) -> tuple[Any, Any]:
+    def compute(
+        batches: Batches, state: TrainState
+    ) -> tuple[dict[str, Points], dict[str, Float[Array, " n"]]]:
         batch, _ = batches.at(state)
         return replicate((batch.points, batch.residuals(state.theta)), plan)
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from ..checks import at_least_one
+from ..checks import whole
 from ..errors import InputError
 
 
@@ -20,7 +20,7 @@ class Limits:
                 "say when to stop: give a number of steps, a budget in seconds, or both"
             )
         if self.steps is not None:
-            at_least_one("steps", self.steps)
+            whole(self.steps, "steps")
         if self.budget is not None and not self.budget > 0:
             raise InputError(f"budget must be a positive number of seconds, got {self.budget}")
 

@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PRNGKeyArray
 
 from .. import memory
-from ..checks import at_least_one
+from ..checks import whole
 from ..errors import InputError
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
@@ -102,7 +102,7 @@ def train(
     _check_start(theta, optimizer, tracking)
     use_compilation_cache()
     snapshot = begin(optimizer, theta, key) if resume is None else owned(resume)
-    batches = Batches(objective, at_least_one("steps_per_batch", steps_per_batch))
+    batches = Batches(objective, whole(steps_per_batch, "steps_per_batch"))
     ledger = Ledger(place(snapshot, objective.plan), history, evaluation.criterion)
     optimizer, batches, evaluation = place((optimizer, batches, evaluation), objective.plan)
     run = _Run(optimizer, batches, evaluation, limits, tracking, callbacks, seconds_per_call)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from .record import Record
 from .snapshot import Snapshot
@@ -47,4 +46,4 @@ class Progress:
         return self.snapshot.state
 
 
-Callback = Callable[[Progress], Any]  # returning True ends the run
+Callback = Callable[[Progress], object]  # returning True ends the run

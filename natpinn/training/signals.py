@@ -6,11 +6,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 STOPPED = 130  # the exit code that shells expect of a command that was stopped
 TOGETHER = 0.5  # seconds in which signals are one: `timeout` sends two, one of them to the group
+
+Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
 
 
 class Interrupts:
@@ -28,7 +31,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.received = 0
         self._handled = _Signals()
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, Handler] = {}
         self._pipe: tuple[int, int] | None = None
 
     def __enter__(self) -> "Interrupts":

@@ -7,7 +7,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..errors import InputError, unknown
+from ..checks import whole
+from ..errors import unknown
 from .steps import Batches, TrainState
 
 Quantity = Callable[[Float[Array, " n"], Float[Array, ""]], Float[Array, ""]]
@@ -47,8 +48,7 @@ class Tracking:
         for name in self.names:
             if name not in QUANTITIES:
                 raise unknown("quantity to track", name, QUANTITIES)
-        if self.every < 1:
-            raise InputError(f"track.every must be at least 1, got {self.every}")
+        whole(self.every, "track.every")
 
     def __call__(self, batches: Batches, state: TrainState, damping: float) -> dict[str, float]:
         """The quantities for the kernel of the batch that the coming step will see."""

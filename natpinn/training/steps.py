@@ -1,12 +1,12 @@
 """The compiled part of training: many steps in one call, only finite ones taken."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
@@ -14,6 +14,7 @@ from ..optimizers.base import Optimizer, StepInfo
 from ..parallel.devices import replicate
 
 MOST_REJECTED = 10  # steps in a row, after which a run is stuck: other points do not help
+Tree = TypeVar("Tree")
 
 
 class Events(NamedTuple):
@@ -35,7 +36,7 @@ class TrainState(NamedTuple):
     """
 
     theta: Theta
-    optimizer: Any
+    optimizer: PyTree
     key: PRNGKeyArray
     step: Int[Array, ""]
     events: Events
@@ -135,7 +136,7 @@ def advance(work: Work, state: TrainState) -> tuple[TrainState, Outcome]:
 
 
 @jax.jit
-def copied(tree: Any) -> Any:
+def copied(tree: Tree) -> Tree:
     """The same values in arrays of their own, since steps reuse the memory of a state.
 
     The copies have JAX's strong types, as what steps return: with the weak type of an array made
@@ -144,6 +145,6 @@ def copied(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype, copy=True), tree)
 
 
-def all_finite(tree: Any) -> Bool[Array, ""]:
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
     return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in leaves]))
