@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: install demo test survive fuzz check format clean
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+.PHONY: install demo test test-slow survive fuzz check format clean
 
 install: .venv/.installed  ## set up .venv for using natpinn
 
@@ -12,14 +14,17 @@ demo: .venv/.installed  ## solve a five-dimensional PDE in a minute, with nothin
 	$(BIN)/natpinn solve poisson_5d --budget 50 --out runs/demo \
 	  --set points.interior=none --set points.boundary=none
 
-test: .venv/.developed  ## run the tests
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+test: .venv/.developed  ## run the tests, but for the slow ones
+	$(PYTEST) -m "not slow"
+
+test-slow: .venv/.developed  ## run the slow tests: examples, several processes, kills
+	$(PYTEST) -m slow
 
 survive: .venv/.developed  ## kill a run forty times at random moments and resume it each time
-	NATPINN_KILLS=40 $(BIN)/python -m pytest -s tests/test_survival.py -k killed
+	NATPINN_KILLS=40 $(BIN)/python -m pytest -s tests/runs/test_survival.py -k killed
 
 fuzz: .venv/.developed  ## a thousand random command lines and config files, and fifty random runs
-	NATPINN_FUZZ=1000 NATPINN_FUZZ_RUNS=50 $(BIN)/python -m pytest tests/test_fuzz.py
+	NATPINN_FUZZ=1000 NATPINN_FUZZ_RUNS=50 $(BIN)/python -m pytest tests/cli/test_fuzz.py
 
 check: .venv/.developed  ## format, lint and types
 	$(BIN)/ruff format --check --quiet

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import natpinn
-from natpinn.problems.problem import Problem
-from natpinn.runs.config import Config
-from natpinn.runs.parts import model_key
 
 Record = dict[str, Any]
 
@@ -50,27 +47,6 @@ def solve(name: str, columns: Sequence[str], problem: Any, **options: Any) -> Re
     return {"name": name, "summary": solution.summary, "history": history}
 
 
-def solve_settings(
-    name: str,
-    columns: Sequence[str],
-    settings: Config,
-    problem: Problem | None = None,
-    **limits: Any,
-) -> Record:
-    """The run that settings describe, with the problem that they describe or the same one again."""
-    problem = problem or settings.build_problem()
-    return solve(
-        name,
-        columns,
-        problem,
-        model=settings.build_model(problem, model_key(settings.seed)),
-        optimizer=settings.build_optimizer(),
-        steps_per_batch=settings.sampling.steps_per_batch,
-        seed=settings.seed,
-        **limits,
-    )
-
-
 def append(path: Path, record: Record) -> None:
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
@@ -86,8 +62,3 @@ def seconds_to(error: float, history: Sequence[Record]) -> float | None:
     """When the error was first reached."""
     times = [r["seconds"] for r in history if (r["l2"] or 1) <= error]
     return times[0] if times else None
-
-
-def error_at(seconds: float, history: Sequence[Record]) -> float:
-    """The smallest error up to a time."""
-    return min(r["l2"] for r in history if r["seconds"] <= seconds)

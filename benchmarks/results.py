@@ -16,11 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from natpinn.report.runs import COLUMNS, ERRORS, Curve, Run, collect, read_published
+from natpinn import Curve, Run, read_curves, read_runs
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 RUNS, CURVES, PUBLISHED = (RESULTS / f"{n}.csv" for n in ("runs", "curves", "published"))
 FIGURES = RESULTS.parent / "figures"
+ERRORS = (1e-3, 1e-4, 1e-5, 1e-6)  # the time to each of them is recorded
+COLUMNS = ("run", "step", "seconds", "loss", "l2")  # of a file of curves
 MODES = {True: "fixed_lr", False: "line_search"}
 RULES = {"fixed_lr": ", fixed rate", "line_search": ", line search", "own": ""}
 COLOURS = {  # of an optimizer and its step rule, ours and published
@@ -47,7 +49,7 @@ def main() -> None:
     drawer.add_argument("--published", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "collect":
-        runs, left_out = collect(arguments.folders)
+        runs, left_out = read_runs(arguments.folders)
         print("\n".join(f"left out {reason}" for reason in left_out))
         write(runs)
     elif arguments.command == "table":
@@ -55,7 +57,7 @@ def main() -> None:
     elif arguments.command == "claims":
         print("\n".join(claims(read(RUNS))))
     else:
-        published = read_published(arguments.published) if arguments.published else []
+        published = read_curves(arguments.published) if arguments.published else []
         draw(read(RUNS), published)
 
 
@@ -94,7 +96,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 def table(ours: Sequence[Row], published: Sequence[Row]) -> str:
     """Errors beside those of the published counterpart, and our time to its error."""
-    curves = _by_run(read_published(CURVES))
+    curves = _by_run(read_curves(CURVES))
     lines = [
         "| run | L2 error | seconds | published | seconds to that error | times as fast |",
         "|---" * 6 + "|",
@@ -181,7 +183,7 @@ def draw(ours: Sequence[Row], published: Sequence[Curve]) -> None:
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    curves, others = _by_run(read_published(CURVES)), _by_run(published)
+    curves, others = _by_run(read_curves(CURVES)), _by_run(published)
     matches = read(PUBLISHED)
     shown = sorted(filter(_is_main, ours), key=lambda row: int(row["seed"]))
     for problem in sorted({row["problem"] for row in shown}):

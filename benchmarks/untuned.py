@@ -16,7 +16,6 @@ import jax
 import lines
 
 import natpinn
-from natpinn.runs.parts import model_key
 
 METHODS: dict[str, dict[str, Any]] = {
     "auto": {},
@@ -50,7 +49,7 @@ def load(name: str, seed: int) -> tuple[Any, Any]:
         return natpinn.problems.get(name), None
     example = runpy.run_path(str(EXAMPLES / f"{name}.py"))
     make = example.get("model")
-    return example["problem"], make and make(model_key(seed))
+    return example["problem"], make and make(jax.random.key(seed))
 
 
 def table(records: dict[str, lines.Record]) -> str:

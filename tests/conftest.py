@@ -5,8 +5,9 @@ import tempfile
 
 import pytest
 
-_cache = tempfile.TemporaryDirectory(prefix="natpinn-tests-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have the folder of the process above them
+    _cache = tempfile.TemporaryDirectory(prefix="natpinn-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Eight devices, and programs that compile quickly: tests run most of them once.

@@ -5,16 +5,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import pytest
 
 import natpinn
-import natpinn.models.theta
-from natpinn.cli.app import main
+from natpinn.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@pytest.mark.slow
 def test_readme_code_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
@@ -26,13 +28,15 @@ def test_readme_code_runs(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "solution.png").exists()
 
 
+@pytest.mark.slow
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "guide.md").read_text()
     inverse, solutions = re.findall(r"```python\n(.*?)```", text, re.S)
     names: dict[str, Any] = {}
     exec(inverse, names)
-    assert natpinn.models.theta.parameter_count(names["model"]) == 32 * 3 + 32 * 33 + 33 + 1
+    trained = jax.tree.leaves(eqx.filter(names["model"], eqx.is_inexact_array))
+    assert sum(leaf.size for leaf in trained) == 32 * 3 + 32 * 33 + 33 + 1
 
     square = natpinn.Box.unit(2)
     residual = natpinn.Condition(lambda u, x: natpinn.laplacian(u)(x) - 1, square, points=20)

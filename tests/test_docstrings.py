@@ -198,6 +198,7 @@ def examples() -> dict[str, dict[str, str]]:
 EXAMPLES = examples()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", EXAMPLES)
 def test_examples_run(folder, tmp_path, monkeypatch):
     for name, code in EXAMPLES[folder].items():

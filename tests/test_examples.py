@@ -22,6 +22,7 @@ BUDGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_examples_solve_their_problem(path, tmp_path):
     steps, wanted = BUDGETS[path.stem]

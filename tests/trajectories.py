@@ -3,6 +3,7 @@
     python tests/trajectories.py --out before.json
     python tests/trajectories.py --out after.json
     python tests/trajectories.py --compare before.json after.json
+    python tests/trajectories.py --shorten after.json tests/data/trajectories.json
 
 On one machine and one version of JAX the records of two versions agree to the last digit, unless a
 change reorders sums. Across machines they do not, so `tests/data/trajectories.json` is compared
@@ -25,6 +26,7 @@ import natpinn
 
 ROOT = Path(__file__).parent.parent
 STEPS = 30
+CLOSE = 5  # steps that are the same on every machine but for round-off
 CLOCKS = ("seconds",)  # what differs from run to run
 
 METHODS: dict[str, Callable[[], Any]] = {
@@ -95,6 +97,17 @@ def run(name: str, steps: int = STEPS) -> list[dict[str, float]]:
     return [{k: v for k, v in record.items() if k not in CLOCKS} for record in solution.history]
 
 
+def shortened(records: dict[str, Any]) -> str:
+    """The first steps and the last of each run, with twelve digits, as JSON."""
+    runs = []
+    for name, lines in records.items():
+        kept = [line for line in lines if line["step"] <= CLOSE or line is lines[-1]]
+        short = [{key: float(f"{value:.12g}") for key, value in line.items()} for line in kept]
+        rows = ",\n".join(f"  {json.dumps(line)}" for line in short)
+        runs.append(f"{json.dumps(name)}: [\n{rows}\n]")
+    return "{\n" + ",\n".join(runs) + "\n}\n"
+
+
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What differs, a line for each run."""
     found = []
@@ -121,8 +134,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--compare", type=Path, nargs=2)
+    parser.add_argument("--shorten", type=Path, nargs=2)
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    if arguments.shorten:
+        whole, short = arguments.shorten
+        short.write_text(shortened(json.loads(whole.read_text())))
+        return
     if arguments.compare:
         old, new = (json.loads(path.read_text()) for path in arguments.compare)
         differences = compare(old, new)

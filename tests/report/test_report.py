@@ -13,10 +13,10 @@ import tomli_w
 from PIL import Image
 
 from natpinn import InputError
-from natpinn.cli.app import main
+from natpinn.cli import main
 from natpinn.report.curves import draw_curves
 from natpinn.report.html import write_report
-from natpinn.report.runs import by_problem, collect, read_published
+from natpinn.report.runs import by_problem, read_curves, read_runs
 from natpinn.runs.records import CONFIG, METRICS, PICTURE, SUMMARY
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -99,7 +99,7 @@ def browse(page, script, tmp_path):
 
 
 def test_runs_are_collected_and_summed_up(runs):
-    found, left_out = collect([runs])
+    found, left_out = read_runs([runs])
     assert [run.name for run in found] == ["adam-0", "engd_w-0", "heat-0", "spring-0", "spring-1"]
     assert len(left_out) == 1
     assert "broken-0" in left_out[0]
@@ -119,7 +119,7 @@ def test_runs_are_collected_and_summed_up(runs):
 
 
 def test_runs_are_ordered_by_their_best_error(runs):
-    found, _ = collect([runs])
+    found, _ = read_runs([runs])
     good = next(run for run in found if run.name == "spring-0")
     bounced = replace(good.curve, error=[*good.curve.error[:-1], 1.0])
     ordered = by_problem([run if run is not good else replace(run, curve=bounced) for run in found])
@@ -132,7 +132,7 @@ def test_methods_are_runs_of_equal_settings(tmp_path):
     write_run(root / "b" / "spring-0", steps=20)
     write_run(root / "b" / "spring-1", seed=1)
     write_run(root / "c" / "spring-0", optimizer="adam")
-    found, _ = collect([root])
+    found, _ = read_runs([root])
     assert [run.method for run in found] == ["a/spring", "a/spring", "a/spring", "c/spring"]
     assert by_problem(found)["poisson_2d"][-1].name == "b/spring-0"
 
@@ -151,7 +151,7 @@ def test_problems_of_other_dimensions_and_own_code_are_told_apart(tmp_path):
         folder = write_run(tmp_path / f"r-{i}")
         config = tomllib.loads((folder / CONFIG).read_text()) | {"problem": problem}
         (folder / CONFIG).write_text(tomli_w.dumps(config))
-    found, _ = collect([tmp_path])
+    found, _ = read_runs([tmp_path])
     names = [run.problem for run in found]
     assert names == ["heat_4d", "heat_10d", "mine", "mine:problem", "wave_2d"]
     assert found[2].command.startswith("from Python")
@@ -172,7 +172,7 @@ def test_problems_of_other_dimensions_and_own_code_are_told_apart(tmp_path):
 )
 def test_damaged_runs_are_left_out(runs, file, content):
     (runs / "spring-0" / file).write_text(content)
-    found, left_out = collect([runs])
+    found, left_out = read_runs([runs])
     assert "spring-0" not in [run.name for run in found]
     assert len(left_out) == 2
 
@@ -180,17 +180,17 @@ def test_damaged_runs_are_left_out(runs, file, content):
 def test_folders_without_runs_are_explained(runs, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no run was found"):
-        collect([tmp_path / "empty"])
+        read_runs([tmp_path / "empty"])
     with pytest.raises(InputError, match="is not valid TOML"):
-        collect([runs / "broken-0"])
+        read_runs([runs / "broken-0"])
     with pytest.raises(InputError, match="is not there"):
-        collect([tmp_path / "nothing"])
+        read_runs([tmp_path / "nothing"])
 
 
 def test_published_curves_are_read(tmp_path):
     path = tmp_path / "curves.csv"
     path.write_text("run,step,seconds,loss,l2\npoisson_2d/spring/fixed,0,1.0,2.0,0.5\n")
-    (curve,) = read_published(path)
+    (curve,) = read_curves(path)
     assert (curve.problem, curve.name, curve.error) == ("poisson_2d", "spring/fixed", [0.5])
     assert (curve.optimizer, replace(curve, name="large/engd_w-0").optimizer) == (
         "spring",
@@ -198,20 +198,20 @@ def test_published_curves_are_read(tmp_path):
     )
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="needs the columns"):
-        read_published(path)
+        read_curves(path)
     path.write_text("run,step,seconds,loss,l2\nx,0,1.0,2.0,often\n")
     with pytest.raises(InputError, match="no table of curves"):
-        read_published(path)
+        read_curves(path)
 
 
 @needs_browser
 def test_the_page_works_in_a_browser(runs, tmp_path):
-    found, left_out = collect([runs])
+    found, left_out = read_runs([runs])
     csv = tmp_path / "curves.csv"
     rows = "".join(f"poisson_2d/spring/fixed,{i},{i},1e-{i},1e-{i}\n" for i in range(1, 5))
     csv.write_text("run,step,seconds,loss,l2\n" + rows)
     page = tmp_path / "report.html"
-    write_report(found, page, read_published(csv), left_out)
+    write_report(found, page, read_curves(csv), left_out)
     seen = browse(
         page,
         """
@@ -266,7 +266,7 @@ def test_two_hundred_runs_fit_on_a_page(tmp_path):
     for i in range(200):
         folder = tmp_path / "runs" / f"m{i % 20}-{i // 20}"
         write_run(folder, optimizer=f"m{i % 20}", seed=i // 20, rate=1 + i)
-    found, _ = collect([tmp_path / "runs"])
+    found, _ = read_runs([tmp_path / "runs"])
     page = tmp_path / "report.html"
     write_report(found, page)
     script = """
@@ -279,7 +279,7 @@ def test_two_hundred_runs_fit_on_a_page(tmp_path):
 
 def test_names_cannot_break_the_page(tmp_path):
     folder = write_run(tmp_path / "<img src=x>-0", problem="</script><b>{{DATA}}")
-    found, _ = collect([folder])
+    found, _ = read_runs([folder])
     page = tmp_path / "report.html"
     write_report(found, page)
     text = page.read_text()
@@ -288,7 +288,7 @@ def test_names_cannot_break_the_page(tmp_path):
 
 
 def test_figures_are_drawn_for_print(runs, tmp_path):
-    found, _ = collect([runs])
+    found, _ = read_runs([runs])
     written = draw_curves(found, tmp_path / "figures", ["png"])
     names = {path.name for path in written}
     assert {"poisson_2d-error.png", "poisson_2d-loss.png", "heat_4d-error.png"} <= names

@@ -14,14 +14,10 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import natpinn
-from natpinn import InputError, engd_w, hessian_free, kfac, spring, train
-from natpinn.models.theta import parameter_count
+from natpinn import InputError, hessian_free, kfac, spring, train
 from natpinn.parallel import processes as cluster
 from natpinn.parallel.devices import make_mesh
 from natpinn.parallel.plan import Plan
-from natpinn.planning.planned import program_bytes
-from natpinn.training.spectrum import kernel_spectrum
-from natpinn.training.steps import Batches, start
 
 KEY = jax.random.key(0)
 POINTS = {"interior": 37, "boundary": 13}  # neither divides by eight
@@ -64,16 +60,6 @@ def test_eight_devices_take_the_steps_of_one(optimizer, held):
         assert b["l2"] == pytest.approx(a["l2"], rel=1e-9)
 
 
-def test_padding_has_no_part_in_the_spectrum():
-    objective, theta, _ = setup(POINTS)
-    alone, together = (
-        kernel_spectrum(Batches(objective.planned(plan)), start(engd_w(), theta, KEY))
-        for plan in (Plan(), Plan(mesh=make_mesh(8)))
-    )
-    assert len(together) == sum(POINTS.values())
-    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-12 * float(alone[-1]))
-
-
 def test_each_device_holds_its_share_of_the_jacobian():
     objective, theta, _ = setup({"interior": 64, "boundary": 16}, (300, 300))
     objective = objective.planned(Plan(mesh=make_mesh(8)))
@@ -82,16 +68,7 @@ def test_each_device_holds_its_share_of_the_jacobian():
         assert leaf.addressable_shards[0].data.nbytes * 8 == leaf.nbytes
 
 
-def test_the_memory_of_a_step_falls_with_the_devices():
-    objective, theta, _ = setup({"interior": 64, "boundary": 64}, (400, 400))
-    one, eight = (
-        program_bytes(objective.planned(plan), theta, engd_w(1e-3, 0.1))
-        for plan in (Plan(), Plan(mesh=make_mesh(8)))
-    )
-    state = 10 * 8 * parameter_count(theta)  # what every device has a copy of
-    assert eight - state < (one - state) / 4
-
-
+@pytest.mark.slow
 def test_two_processes_take_the_steps_of_one(tmp_path):
     command = [sys.executable, "-m", "natpinn", "solve", "poisson_2d", "--optimizer", "spring"]
     command += ["--steps", "20", "--set", "optimizer.damping=0.1", "--set", "points.interior=37"]

@@ -21,7 +21,7 @@ import pytest
 import natpinn
 import natpinn.training.signals
 from natpinn import Box, Condition, InputError, NatpinnWarning, Problem, adam, laplacian, solve
-from natpinn.cli.app import main
+from natpinn.cli import main
 from natpinn.runs.checkpoint import Checkpoints, DamagedError, latest, named_arrays, steps, write
 from natpinn.runs.folder import RunFolder
 from natpinn.runs.records import read_history
@@ -85,6 +85,7 @@ def untimed(folder):
     return [{k: v for k, v in record.items() if k != "seconds"} for record in records]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     solve_it = ["solve", "poisson_2d", *TINY, "--steps", 10_000 * KILLS]
@@ -128,6 +129,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_pat
     np.testing.assert_array_equal(natpinn.load(killed)(x), natpinn.load(whole)(x))
 
 
+@pytest.mark.slow
 def test_signals_stop_a_run_that_then_goes_on(tmp_path, capfd):
     folder = tmp_path / "run"
     process = start("solve", "poisson_2d", *TINY, "--budget", 60, "--out", folder)
@@ -338,8 +340,7 @@ def test_with_no_room_anywhere_the_solution_is_in_memory(tmp_path, monkeypatch):
         def fail(path, text):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        for module in ("folder", "records"):
-            monkeypatch.setattr(f"natpinn.runs.{module}.replace_text", fail)
+        monkeypatch.setattr("natpinn.runs.folder.replace_text", fail)
 
     with pytest.warns(NatpinnWarning, match="the result is in memory only"):
         solution = quick(steps=20, out=tmp_path / "run", callbacks=[on_steps({15: refuse})])
@@ -403,6 +404,7 @@ def test_a_folder_that_others_took_is_left_to_them(tmp_path, monkeypatch):
     assert read_history(solution.folder)[-1]["step"] == 60
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_is_whole_though_another_is_being_written(tmp_path):
     wide = Problem(tiny().conditions, tiny().solution, widths=(500, 500))
     for name in "abc":

@@ -214,6 +214,7 @@ def test_trials_worse_than_the_median_are_cut_short():
     assert len(tpe.finished) == 12
 
 
+@pytest.mark.slow
 def test_three_workers_one_of_them_killed_finish_every_trial_once(tmp_path):
     folder = tmp_path / "study"
     options = ["--trials", "20", "--refine", "10", "--steps", "120"]
@@ -433,6 +434,7 @@ def test_a_problem_of_ones_own_is_tuned_from_python(tmp_path):
     assert found.ranked_by == "validation loss"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("initdb") is None, reason="PostgreSQL is not installed")
 def test_workers_may_share_a_database(tmp_path):
     pytest.importorskip("psycopg")

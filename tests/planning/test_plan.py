@@ -26,6 +26,7 @@ from natpinn.memory import free_bytes, parse_bytes, show_bytes, used_bytes
 from natpinn.models.theta import parameter_count
 from natpinn.optimizers.line_search import descend
 from natpinn.parallel import processes as cluster
+from natpinn.parallel.devices import make_mesh
 from natpinn.parallel.plan import Plan
 from natpinn.planning import fit as planner
 from natpinn.planning import planned as planned_module
@@ -197,3 +198,13 @@ def test_this_machine_has_memory():
     assert show_bytes(8 * 10**9) == "8 GB"
     with pytest.raises(InputError, match="in use before training starts"):
         plan_step(*setup(interior=5, boundary=5)[:2], adam(), 1000)
+
+
+def test_the_memory_of_a_step_falls_with_the_devices():
+    objective, theta, _ = setup("poisson_2d", (400, 400), interior=64, boundary=64)
+    one, eight = (
+        program_bytes(objective.planned(plan), theta, engd_w(1e-3, 0.1))
+        for plan in (Plan(), Plan(mesh=make_mesh(8)))
+    )
+    state = 10 * 8 * parameter_count(theta)  # what every device has a copy of
+    assert eight - state < (one - state) / 4

@@ -7,8 +7,8 @@ import pytest
 
 import natpinn
 from natpinn import InputError
-from natpinn.cli import solve as solve_command
-from natpinn.cli.app import main
+from natpinn.cli import main
+from natpinn.runs import run as runs
 
 FIXED, GRID = "--set optimizer.line_search=none", "--set optimizer.line_search=grid"
 SMALL = ["--set", "points.interior=30", "--set", "points.boundary=10", "--steps", "3"]
@@ -66,7 +66,7 @@ def test_solve_writes_a_run_folder_and_says_where(natpinn_command, tmp_path):
 def test_commands_at_the_same_time_have_folders_of_their_own(
     natpinn_command, tmp_path, monkeypatch
 ):
-    run, taken = solve_command.run, []
+    run, taken = runs.run, []
 
     def slow(parts, folder, progress):
         taken.append(folder)
@@ -74,14 +74,14 @@ def test_commands_at_the_same_time_have_folders_of_their_own(
             assert natpinn_command("solve", "poisson_2d", *SMALL)[0] == 0
         return run(parts, folder, progress)
 
-    monkeypatch.setattr(solve_command, "run", slow)
+    monkeypatch.setattr(runs, "run", slow)
     assert natpinn_command("solve", "poisson_2d", "--budget", "inf", *SMALL)[0] == 0
     assert [folder.name for folder in taken] == ["poisson_2d-auto-1", "poisson_2d-auto-2"]
 
     def fail(parts, folder, progress):
         raise InputError("no")
 
-    monkeypatch.setattr(solve_command, "run", fail)
+    monkeypatch.setattr(runs, "run", fail)
     assert natpinn_command("solve", "poisson_2d", *SMALL)[0] == 2
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
@@ -168,7 +168,10 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
             "poisson_2d --optimizer engd_w --set optimizer.line_search=quadratic",
             "a natural gradient needs a LineSearch",
         ),
-        ("poisson_2d --set sampling.steps_per_batch=0", "at least 1"),
+        (
+            "poisson_2d --set sampling.steps_per_batch=0",
+            "steps_per_batch must be a whole number from",
+        ),
         ("poisson_2d --optimizer kfac --set optimizer.refresh_every=0", "refresh_every"),
         ("poisson_2d --optimizer lbfgs --set optimizer.memory_size=none", "memory_size"),
         ("poisson_2d --optimizer hessian_free --set optimizer.curvature=fisher", "ggn"),
@@ -177,9 +180,9 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("poisson_2d --set problem.own=true", "was an object in Python"),
         (f"poisson_2d --optimizer spring {GRID} --set optimizer.norm_cap=0.001", "norm cap"),
         ("poisson_2d --set model.name=a:b --set model.widths=[3]", "natpinn's own network"),
-        ("poisson_2d --optimizer adam --track condition_number", "only optimizers with a damping"),
+        ("poisson_2d --optimizer adam --track condition_number", "optimizers with a damping only"),
         ("poisson_2d --devices 700", "700"),
-        ("poisson_2d --steps 0", "steps must be at least 1"),
+        ("poisson_2d --steps 0", "steps must be a whole number from 1"),
         ("poisson_2d --budget -3", "budget must be"),
         ("poisson_2d --steps many", "--steps"),
         ("poisson_2d --config missing.toml", "cannot read missing.toml"),
@@ -203,7 +206,7 @@ def test_a_users_own_problem_and_model_run_from_the_command_line(natpinn_command
         ("poisson_2d --seed -1", "seed"),
         ("poisson_2d --set model.name=natpinn:Box", "cannot be built from a key"),
         ("poisson_2d --set model.activation=foo", "activation"),
-        ("poisson_2d --set evaluation.points=0", "evaluation_points"),
+        ("poisson_2d --set evaluation.points=0", "evaluation.points must be a whole number from 1"),
         ("poisson_2d --stop-at nan", "stop_at"),
         ("poisson_2d --set optimizer.damping=true", "damping must be a number"),
         ("poisson_2d --set optimizer.damping={schedule='constant_schedule',value=-1}", "damping"),

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from natpinn import InputError
-from natpinn.cli.app import main
+from natpinn.cli import main
 from natpinn.runs.records import METRICS, read_history
 from natpinn.runs.settings import flatten, read_file
 from natpinn.search import experiment
 
-FILES = sorted((Path(__file__).parent.parent / "experiments").glob("*.toml"))
+FILES = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 SMALL = """
 title = "Small"
 budget = 0.6
@@ -67,6 +67,7 @@ def test_every_experiment_is_there():
         *("poisson_10d", "poisson_10d_fixed"),
         *("poisson_100d", "poisson_100d_fixed", "poisson_100d_large"),
         *("heat_4d", "heat_4d_fixed", "fokker_planck", "fokker_planck_fixed"),
+        *("poisson_5d_baselines", "heat_4d_baselines"),
         *("effective_dimension", "nystrom_table", "auto"),
     }
 

@@ -22,7 +22,6 @@ from natpinn import (
     engd_w_nystrom,
     spring_nystrom,
 )
-from natpinn.bench.sketches import compare_algorithms
 from natpinn.solvers.cg import conjugate_gradients
 from natpinn.solvers.ladder import Ladder
 from natpinn.solvers.ladder import start as start_ladder
@@ -284,55 +283,6 @@ def test_bad_settings_are_explained(build, message):
         build()
 
 
-def test_the_spectrum_is_tracked_during_training(tmp_path):
-    sizes = {"interior": 20, "boundary": 10}
-    problem = natpinn.problems.get("poisson_2d", points=sizes, widths=(6,)).with_held_points()
-    options: dict[str, Any] = {"optimizer": natpinn.engd_w(1e-3), "steps": 12, "progress": False}
-    names = ["effective_dimension", "condition_number", "largest_eigenvalue", "smallest_eigenvalue"]
-    reached: dict[float, Any] = {}
-    tracked = natpinn.solve(
-        problem,
-        track=names,
-        callbacks=[lambda now: reached.update({now.step: ravel_pytree(now.state.theta)[0]})],
-        **options,
-    )
-    plain = natpinn.solve(problem, **options)
-    assert [r["l2"] for r in tracked.history] == [r["l2"] for r in plain.history]
-    assert tracked.summary["tracking_seconds"] > 0 == plain.summary["tracking_seconds"]
-    for record in tracked.history[1:]:
-        assert 0 < record["effective_dimension"] < 30
-        assert record["condition_number"] <= record["largest_eigenvalue"] / 1e-3 + 1.001
-    objective, theta = problem.objective(problem.default_model(KEY), problem.sample(KEY))
-    dense = jax.jit(jax.jacrev(lambda flat: objective.residual(ravel_pytree(theta)[1](flat))))
-    for record in tracked.history[1:]:
-        jacobian = dense(reached[record["step"]])
-        values = np.linalg.eigvalsh(jacobian @ jacobian.T).clip(0)
-        low, high = values[0], values[-1]
-        dimension, condition = (values / (values + 1e-3)).sum(), (high + 1e-3) / (low + 1e-3)
-        found, wanted = [record[name] for name in names], [dimension, condition, high, low]
-        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12 * high)
-    with pytest.raises(InputError, match="effective_dimension"):
-        natpinn.solve(problem, track=["efective_dimension"], **options)
-    options["optimizer"] = natpinn.adam()
-    with pytest.raises(InputError, match="with a damping"):
-        natpinn.solve(problem, track=names, **options)
-
-    tracked.save(tmp_path / "run")
-    damped = natpinn.engd_w(1e-3)
-    longer = natpinn.resume(tmp_path / "run", problem, optimizer=damped, steps=16, progress=False)
-    assert longer.history[-1]["effective_dimension"] > 0
-    assert longer.summary["tracking_seconds"] > tracked.summary["tracking_seconds"]
-
-
-def test_bench_nystrom_compares_the_algorithms():
-    for name, row in compare_algorithms(60, [0.2, 0.5], runs=2, warm_ups=1).items():
-        assert row["gpu"]["seconds"] > 0
-        assert row["gpu"]["peak_memory_bytes"] > 0
-        assert row["gpu"]["error"] == pytest.approx(row["standard"]["error"], rel=0.5)
-        assert row["speedup"] == row["standard"]["seconds"] / row["gpu"]["seconds"]
-        assert name in ("0.2", "0.5")
-
-
 LADDER = Ladder((10, 20), (0.3, 0.6))
 
 
@@ -384,6 +334,7 @@ def test_an_automatic_rank_keeps_a_sketch_that_goes_much_further_than_exact_step
     assert rungs == [1, 1, 1, 2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ALGORITHMS)
 def test_an_automatic_rank_ends_where_the_exact_solve_does(variant):
     sizes = {"interior": 240, "boundary": 60}

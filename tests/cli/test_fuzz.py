@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from natpinn.cli.app import main
+from natpinn.cli import main
 from natpinn.problems.catalogue import CATALOGUE
 from natpinn.runs.names import OPTIMIZERS
 
@@ -167,6 +168,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=RUNS, deadline=None, suppress_health_check=QUIET)
 @given(
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),

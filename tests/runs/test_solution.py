@@ -378,7 +378,7 @@ def test_the_same_seed_gives_the_same_result():
         (lambda: natpinn.engd(average=cast(Any, None)), "average must be"),
         (lambda: natpinn.spring(norm_cap=1e-2, line_search=natpinn.Grid()), "place of a norm cap"),
         (lambda: natpinn.kfac(momentum=0.9), "momentum from the quadratic model"),
-        (lambda: quick(poisson(), optimizer="adam", track=["condition_number"]), "be tracked"),
+        (lambda: quick(poisson(), optimizer="adam", track=["condition_number"]), "is tracked for"),
         (lambda: Problem({}), "at least one condition"),
         (lambda: Problem(_mixed_dimensions()), "one dimension"),
     ],

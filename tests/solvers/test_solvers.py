@@ -22,7 +22,6 @@ from natpinn import (
     partial,
     spring,
 )
-from natpinn.training.spectrum import effective_dimension
 
 KEY = jax.random.key(0)
 SOLVERS = {"dual": Dual(), "primal": Primal(), "smaller": Smaller()}
@@ -117,16 +116,6 @@ def test_solvers_equal_damped_least_squares(dense, name, damping):
     assert float(info.damping) == damping
 
     np.testing.assert_allclose(system.trace(), jnp.sum(J**2), rtol=1e-10)
-
-
-@pytest.mark.parametrize("damping", [1e-3, 1.0])
-def test_the_effective_dimension_is_a_trace(dense, damping):
-    _, _, _, J, linearization = dense
-    K = J @ J.T
-    wanted = jnp.trace(jnp.linalg.solve(K + damping * jnp.eye(len(K)), K))
-    eigenvalues = jnp.linalg.eigvalsh(linearization.kernel())
-    found = effective_dimension(eigenvalues, jnp.array(damping))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("at_identity", [True, False])

@@ -26,9 +26,13 @@ from natpinn.optimizers.kfac import (
     precondition,
 )
 from natpinn.optimizers.kfac_update import minimize_model
-from natpinn.training.steps import Batches, start
 
 KEY = jax.random.key(0)
+
+
+@eqx.filter_jit
+def take_step(optimizer, *arguments, key):
+    return optimizer.step(*arguments, key=key)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,9 @@ def test_on_a_linear_model_kfac_is_energy_natural_gradient_descent():
     )
 
     def step(optimizer: Any) -> Any:
-        return ravel_pytree(optimizer.step(objective, theta, optimizer.init(theta), key=KEY)[0])[0]
+        return ravel_pytree(
+            take_step(optimizer, objective, theta, optimizer.init(theta), key=KEY)[0]
+        )[0]
 
     reached = [step(optimizer) for optimizer in (plain, kronecker)]
     np.testing.assert_allclose(reached[0], reached[1], rtol=1e-8)
@@ -253,7 +259,7 @@ def test_kfac_takes_the_same_steps_however_layers_are_written():
         optimizer = natpinn.kfac(1e-3, refresh_every=1)
         state = optimizer.init(theta)
         for _ in range(2):
-            theta, state, _ = optimizer.step(objective, theta, state, key=KEY)
+            theta, state, _ = take_step(optimizer, objective, theta, state, key=KEY)
         reached.append(jax.tree.leaves(theta))
     for plain, other in zip(*reached, strict=True):
         np.testing.assert_allclose(plain, other.T, rtol=1e-8, atol=1e-10)
@@ -321,7 +327,7 @@ def test_hessian_free_with_many_iterations_is_the_primal_solve(small):
         objective, theta, natpinn.engd(damping=1e-2).init(theta), key=KEY
     )
     optimizer = exhaustive()
-    found, _, info = optimizer.step(objective, theta, optimizer.init(theta), key=KEY)
+    found, _, info = take_step(optimizer, objective, theta, optimizer.init(theta), key=KEY)
     start, reached, exact = (ravel_pytree(t)[0] for t in (theta, found, wanted))
     assert float(jnp.linalg.norm(reached - exact)) < 1e-8 * float(jnp.linalg.norm(exact - start))
     assert 10 < float(info.details["cg_iterations"]) < 400
@@ -334,7 +340,7 @@ def test_conjugate_gradients_start_from_the_last_solution_and_stop_when_they_gai
     for name, optimizer in (("patient", patient), ("quick", quick)):
         state = optimizer.init(theta)
         for round_ in ("cold", "warm"):
-            _, state, info = optimizer.step(objective, theta, state, key=KEY)
+            _, state, info = take_step(optimizer, objective, theta, state, key=KEY)
             counts[name, round_] = float(info.details["cg_iterations"])
     assert counts["quick", "cold"] < counts["patient", "cold"]
     assert counts["quick", "warm"] < counts["quick", "cold"]
@@ -344,7 +350,7 @@ def test_the_damping_follows_how_well_the_model_predicts(small):
     objective, theta, _ = small
     for damping, wanted in ((1e4, 2 / 3), (1e-9, 3 / 2)):
         optimizer = HessianFree(damping, Fixed(1.0), curvature="ggn", backtracks=False)
-        _, state, info = optimizer.step(objective, theta, optimizer.init(theta), key=KEY)
+        _, state, info = take_step(optimizer, objective, theta, optimizer.init(theta), key=KEY)
         ratio = float(info.details["reduction_ratio"])
         assert (ratio > 0.75) if wanted < 1 else (ratio < 0.25)
         assert float(state.damping) == pytest.approx(wanted * damping)
@@ -355,7 +361,7 @@ def test_backtracking_ends_at_an_iterate_with_a_smaller_loss(small):
     reached = {}
     for backtracks in (False, True):
         optimizer = HessianFree(1e-6, Fixed(1.0), adapt_damping=False, backtracks=backtracks)
-        theta_after, _, _ = optimizer.step(objective, theta, optimizer.init(theta), key=KEY)
+        theta_after, _, _ = take_step(optimizer, objective, theta, optimizer.init(theta), key=KEY)
         reached[backtracks] = float(objective.loss(theta_after))
     assert reached[True] < reached[False]
 
@@ -421,29 +427,13 @@ def test_on_a_new_batch_lbfgs_compares_gradients_of_that_batch(small):
     objective, theta, _ = small
     other = objective.resample(jax.random.key(7))
     optimizer = natpinn.lbfgs(memory_size=4)
-    first, state, _ = optimizer.step(objective, theta, optimizer.init(theta), key=KEY)
+    first, state, _ = take_step(optimizer, objective, theta, optimizer.init(theta), key=KEY)
     for batch in (objective, other):
-        _, after, _ = optimizer.step(batch, first, state, key=KEY)
+        _, after, _ = take_step(optimizer, batch, first, state, key=KEY)
         found = jax.tree.map(lambda leaf: leaf[0], after.memory.diff_updates_memory)
         slopes = [jax.grad(batch.loss)(t) for t in (first, theta)]
         wanted = ravel_pytree(jax.tree.map(jnp.subtract, *slopes))[0]
         np.testing.assert_allclose(ravel_pytree(found)[0], wanted, atol=1e-10)
-
-
-def test_a_batch_is_held_for_so_many_steps(small):
-    objective, theta, _ = small
-    state = start(natpinn.adam(), theta, KEY)
-    batches = Batches(objective, 3)
-
-    def points(step):
-        batch, key = batches.at(state._replace(step=jnp.array(step)))
-        return np.asarray(batch.points["interior"]), np.asarray(jax.random.key_data(key))
-
-    seen = [points(step) for step in range(6)]
-    assert all((seen[0][0] == seen[i][0]).all() for i in (1, 2))
-    assert (seen[2][0] != seen[3][0]).any()
-    assert all((seen[3][0] == seen[i][0]).all() for i in (4, 5))
-    assert len({tuple(key) for _, key in seen}) == 6  # optimizers get a key of their own
 
 
 def test_a_rejected_step_gets_another_batch_where_batches_are_held():

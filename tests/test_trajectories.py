@@ -1,0 +1,49 @@
+"""Thirty steps of every method on six problems, compared with records of the version before.
+
+Digits differ between CPUs and versions of JAX, and steps amplify what differs. So the first steps
+are compared closely, and the last ones by their size. `tests/trajectories.py` writes the records,
+and compares two versions on one machine to the last digit.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from trajectories import CLOSE, MORE_METHODS, NAMES, PROBLEMS, run
+
+RECORDS = json.loads((Path(__file__).parent / "data" / "trajectories.json").read_text())
+QUICK = {  # each problem and each way to compute a step; the others are slow tests
+    "poisson_2d-auto",
+    "poisson_5d-engd",
+    "heat_4d-spring_nystrom",
+    "log_fokker_planck_9d-kfac",
+    "kovasznay-lbfgs",
+    "inverse_heat-spring",
+    "poisson_2d-hessian_free",
+    "poisson_2d-nystrom_ladder",
+}
+
+
+def test_every_method_and_problem_has_records():
+    assert RECORDS.keys() == set(NAMES)
+    assert {name.split("-")[0] for name in QUICK} == PROBLEMS.keys()
+    assert {name.split("-")[1] for name in NAMES} > MORE_METHODS.keys()
+
+
+CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_those_of_the_version_before(name):
+    *wanted, last = RECORDS[name]
+    found = run(name)
+    assert [record["step"] for record in wanted] == list(range(CLOSE + 1))
+    for old, new in zip(wanted, found, strict=False):
+        assert new.keys() == old.keys()
+        near = 1e-9 if old["step"] <= 1 else 1e-4
+        for key, value in old.items():
+            assert new[key] == pytest.approx(value, rel=near, abs=1e-14), (old["step"], key)
+    assert found[-1]["step"] == last["step"]
+    ends = [record["loss"] for record in (last, found[-1])]
+    assert abs(math.log(ends[1] / ends[0])) < math.log(3.0), ends
