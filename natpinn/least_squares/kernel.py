@@ -167,9 +167,7 @@ def _product(left: Sequence[Block], right: Sequence[Block], plan: Plan) -> Float
         if a.is_cheaper_structured(b):
             total = total + a.structured_product(b, plan.working_bytes)
         else:
-            total = _over_outputs(
-                [a, b], lambda t, formed, _: t + formed[0] @ formed[1].T, total, plan
-            )
+            total = _over_outputs([a, b], _add_product, total, plan)
     return total
 
 
