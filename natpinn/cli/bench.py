@@ -1,4 +1,4 @@
-"""The commands natpinn bench step | scaling | nystrom."""
+"""The commands natpinn bench step | start | scaling | nystrom."""
 
 import json
 import math
@@ -61,6 +61,48 @@ def bench_step(
             _print_step(results[-1])
     if as_json:
         print(json.dumps(results[0] if len(results) == 1 else results, indent=2))
+
+
+@bench_app.command("start")
+def bench_start(
+    problems: Annotated[
+        list[str] | None,
+        typer.Option("--problem", help="A problem; may be given several times."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Warm starts to take the median of.")] = 3,
+    as_json: JsonFlag = False,
+) -> None:
+    """Time what comes before the first step: imports, help, compilation, a problem that changes.
+
+    Each is timed in a process of its own, beside the imports of JAX alone. A cold start has no
+    compiled programs to load, a warm one has all of them.
+
+    \b
+    natpinn bench start
+    natpinn bench start --problem poisson_5d --problem heat_4d --json
+    """
+    from ..bench.start import time_start
+    from ..runs.resolve import resolve
+
+    names = problems or ["poisson_2d"]
+    for name in names:
+        resolve({"problem.name": name})  # raises for a problem that does not exist
+    found = time_start(names, repeats)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    table = Table("", "seconds", "warm", title="From the start of a process")
+    for name, seconds in found["process"].items():
+        table.add_row(name, f"{seconds:.2f}")
+    for title, starts in (
+        ("natpinn solve {} --steps 20", found["solve"]),
+        ("the first step of {}", found["first_step"]),
+    ):
+        for name, start in starts.items():
+            table.add_row(title.format(name), f"{start['cold']:.2f}", f"{start['warm']:.2f}")
+    for name, seconds in found["again"].items():
+        table.add_row(f"the README's problem in one process: {name}", f"{seconds:.2f}")
+    Console().print(table)
 
 
 @bench_app.command("scaling")
