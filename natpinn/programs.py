@@ -1,6 +1,7 @@
 """Programs that JAX has traced, those inside them, and what is known of them from shapes."""
 
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -22,6 +23,22 @@ def traced_once(function: Function) -> Function:
     them, as long as shapes and whatever is no array stay the same."""
     jit: Any = eqx.filter_jit
     return cast(Function, jit(function, inline=True))
+
+
+def compile_together(*calls: tuple[Any, tuple[PyTree, ...]]) -> None:
+    """Compile functions of `equinox.filter_jit`, each for its arguments, side by side.
+
+    Nothing is computed; a call with such arguments then finds its program. Several processes
+    compile one function after another, so that all of them do the same at the same time.
+    """
+    with ThreadPoolExecutor(len(calls) if jax.process_count() == 1 else 1) as threads:
+        jobs = [threads.submit(_compile, function, arguments) for function, arguments in calls]
+    for job in jobs:
+        job.result()  # raises what was raised there
+
+
+def _compile(function: Any, arguments: tuple[PyTree, ...]) -> None:
+    function.lower(*arguments).compile()
 
 
 def from_shapes(function: Callable[..., Result], *arguments: PyTree) -> Result:

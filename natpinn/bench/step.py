@@ -13,38 +13,52 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 from scipy.linalg import get_blas_funcs
 
+from ..least_squares.footprint import Demand
 from ..least_squares.objective import LeastSquares
 from ..machine import machine
 from ..models.theta import Theta, parameter_count
 from ..optimizers.base import Optimizer
-from ..optimizers.presets import spring
+from ..optimizers.auto import Auto
+from ..optimizers.presets import auto, spring
 from ..parallel.devices import place
+from ..parallel.threads import limit_lapack
 from ..planning.planned import plan_step, program_bytes
 from ..problems.problem import Problem
 from ..training.steps import Batches, TrainState, Work, advance, start
 
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
 DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it
+METHODS: dict[str, Callable[[], Optimizer]] = {
+    "spring": lambda: spring(damping=DAMPING),
+    "auto": auto,
+}
 
 
-def time_step(problem: Problem, model: Any, repeats: int = 5) -> dict[str, Any]:
-    """One problem: seconds per step of SPRING with a fixed learning rate, its parts, the floor."""
-    objective, theta, optimizer = _planned(problem, model)
-    whole = step_seconds(objective, theta, optimizer, repeats)
+def time_step(
+    problem: Problem, model: Any, repeats: int = 5, method: str = "spring"
+) -> dict[str, Any]:
+    """One problem: seconds per step of a method of `METHODS`, its parts, the floor."""
+    objective, theta, optimizer = _planned(problem, model, METHODS[method]())
+    with limit_lapack(objective.plan):  # as in training
+        whole = step_seconds(objective, theta, optimizer, repeats)
+        parts = _parts(objective, theta, optimizer, repeats)
     rows, parameters = sum(objective.row_counts(theta).values()), parameter_count(model)
     floor = floor_seconds(rows, parameters, repeats)
     return {
         "problem": problem.name,
+        "method": method,
         "points": {name: c.points for name, c in problem.conditions.items()},
         "rows": rows,
         "parameters": parameters,
         "step_seconds": whole,
         "floor_seconds": floor,
         "floor_ratio": whole / floor,
-        "parts": _parts(objective, theta, repeats),
+        "parts": parts,
+        "parts_ratio": whole / sum(parts.values()),
         "peak_memory_bytes": program_bytes(objective, theta, optimizer),
         "device": machine()["device"],
     }
@@ -66,7 +80,7 @@ def time_scaling(
         points: float = 1, widths: float = 1, d: int | None = None, devices: int = 1
     ) -> dict[str, float]:
         problem, model = make(points, widths, d)
-        objective, theta, optimizer = _planned(problem, model, devices)
+        objective, theta, optimizer = _planned(problem, model, METHODS["spring"](), devices)
         return {
             "rows": sum(objective.row_counts(theta).values()),
             "parameters": parameter_count(model),
@@ -118,9 +132,8 @@ def step_seconds(
 
 
 def _planned(
-    problem: Problem, model: Any, devices: int = 1
+    problem: Problem, model: Any, optimizer: Optimizer, devices: int = 1
 ) -> tuple[LeastSquares, Theta, Optimizer]:
-    optimizer = spring(damping=DAMPING)
     objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
     planned = plan_step(objective, theta, optimizer, devices=devices)
     return objective.planned(planned.plan), theta, optimizer
@@ -152,24 +165,37 @@ def seconds(work: Callable[[], PyTree], repeats: int = 5) -> float:
     return statistics.median(times)
 
 
-def _parts(objective: LeastSquares, theta: Theta, repeats: int) -> dict[str, float]:
+def _parts(
+    objective: LeastSquares, theta: Theta, optimizer: Optimizer, repeats: int
+) -> dict[str, float]:
     """The seconds of each part of a step, each compiled by itself."""
     linearize = eqx.filter_jit(lambda objective, theta: objective.linearize(theta))
-    linearization = linearize(objective, theta)
-    kernel = linearization.kernel()
-    key = jax.random.key(3)
     resample = eqx.filter_jit(lambda objective, key: objective.resample(key))
-    assemble = eqx.filter_jit(lambda linearization: linearization.kernel())
+    kernel = eqx.filter_jit(lambda linearization: linearization.kernel())
+    gramian = eqx.filter_jit(lambda linearization: linearization.gramian())
     forward = eqx.filter_jit(lambda linearization, v: linearization.jvp(v))
     backward = eqx.filter_jit(lambda linearization, y: linearization.vjp(y))
-    work = {
+    residual = eqx.filter_jit(lambda objective, theta: objective.residual(theta))
+    linearization = linearize(objective, theta)
+    rows, parameters = len(linearization.residual), parameter_count(theta)
+    is_primal = optimizer.footprint(rows, parameters).demand is Demand.GRAMIAN
+    system = gramian if is_primal else kernel
+    matrix = system(linearization)
+    b = ravel_pytree(theta)[0] if is_primal else linearization.residual
+    key = jax.random.key(3)
+    work: dict[str, Callable[[], PyTree]] = {
         "sample": lambda: resample(objective, key),
         "linearize": lambda: linearize(objective, theta),
-        "kernel": lambda: assemble(linearization),
-        "solve": lambda: _solve(kernel, linearization.residual),
+        "Gramian" if is_primal else "kernel": lambda: system(linearization),
+        "solve": lambda: _solve(matrix, b),
         "jvp": lambda: forward(linearization, theta),
         "vjp": lambda: backward(linearization, linearization.residual),
     }
+    if isinstance(optimizer, Auto):  # compares what a step did with what it should do
+        work |= {
+            "jvp of the step": lambda: forward(linearization, theta),
+            "residual after it": lambda: residual(objective, theta),
+        }
     return {name: seconds(part, repeats) for name, part in work.items()}
 
 

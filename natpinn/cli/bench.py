@@ -34,29 +34,35 @@ def bench_step(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in points.interior=1000."),
     ] = None,
+    method: Annotated[
+        str,
+        typer.Option("--optimizer", help="SPRING with a fixed learning rate, or auto."),
+    ] = "spring",
     repeats: Annotated[int, typer.Option(min=1, help="Timings to take the median of.")] = 5,
     as_json: JsonFlag = False,
 ) -> None:
-    """Time one SPRING step with a fixed learning rate, its parts, and the floor.
+    """Time one step of training, its parts, and the floor.
 
     The floor is the fastest bare J Jᵀ of an N × P matrix plus one Cholesky solve, in the same run.
 
     \b
-    natpinn bench step --problem poisson_2d
+    natpinn bench step --problem poisson_2d --optimizer auto
     natpinn bench step --problem poisson_5d --set points.interior=1000 --set points.boundary=200
     """
-    from ..bench.step import time_step
+    from ..bench.step import METHODS, time_step
     from ..problems.catalogue import CATALOGUE
     from ..runs.parts import model_key
     from ..runs.resolve import resolve
 
+    if method not in METHODS:
+        raise unknown("optimizer of this benchmark", method, METHODS)
     given = dict(map(parse_setting, settings or []))
     configs = [resolve({**given, "problem.name": name}) for name in problems or CATALOGUE]
     results = []
     for config in configs:
         built = config.build_problem()
         model = config.build_model(built, model_key(config.seed))
-        results.append(time_step(built, model, repeats))
+        results.append(time_step(built, model, repeats, method))
         if not as_json:
             _print_step(results[-1])
     if as_json:
@@ -240,8 +246,9 @@ def _print_step(result: dict[str, Any]) -> None:
     step, floor = 1000 * result["step_seconds"], 1000 * result["floor_seconds"]
     parts = ", ".join(f"{name} {1000 * part:.2f}" for name, part in result["parts"].items())
     print(
-        f"{result['problem']}: N = {result['rows']:,}, P = {result['parameters']:,}\n"
+        f"{result['problem']}, {result['method']}: N = {result['rows']:,}, P = {result['parameters']:,}\n"
         f"  step {step:.2f} ms, floor {floor:.2f} ms, ratio {result['floor_ratio']:.2f}, "
         f"peak {result['peak_memory_bytes'] / 2**30:.2f} GiB on {result['device']}\n"
-        f"  parts, each compiled by itself, in ms: {parts}"
+        f"  parts, each compiled by itself, in ms: {parts}\n"
+        f"  step / sum of its parts {result['parts_ratio']:.2f}"
     )

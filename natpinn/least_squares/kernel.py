@@ -66,7 +66,9 @@ def kernel(rows: Sequence[Rows], plan: Plan) -> Float[Array, "n n"]:
             if left.chunks > 1:
                 total = jax.lax.fori_loop(0, i, pair, total)
             corner = (top + left.start(i),) * 2
-            return jax.lax.dynamic_update_slice(total, _square(mine, plan), corner)
+            n = len(mine[0])
+            square = _add_square(jnp.zeros((n, n)), mine, plan)
+            return jax.lax.dynamic_update_slice(total, square, corner)
 
         return loop(left.chunks, strip, total)
 
@@ -130,12 +132,12 @@ def kernel_times(rows: Sequence[Rows], y: Float[Array, "n k"], plan: Plan) -> Fl
 def gramian(rows: Sequence[Rows], plan: Plan) -> Float[Array, "p p"]:
     """Jᵀ J, parameters in the order of `jax.flatten_util.ravel_pytree`."""
 
-    def square(blocks: RowBlock) -> Float[Array, "p p"]:
+    def add_square(total: Float[Array, "p p"], blocks: RowBlock) -> Float[Array, "p p"]:
         columns = jnp.concatenate([block.matrix() for block in blocks_of(blocks)], 1).T
-        return _square([Dense(columns)], replace(plan, working_bytes=None))
+        return _add_square(total, [Dense(columns)], replace(plan, working_bytes=None))
 
     def add(source: Rows) -> Callable[[Index, Array], Array]:
-        return lambda i, total: total + square(source.distinct(i))
+        return lambda i, total: add_square(total, source.distinct(i))
 
     p = sum(block.size for block in blocks_of(jax.eval_shape(rows[0].blocks, 0)))
     total = jnp.zeros((p, p))
@@ -176,12 +178,13 @@ def _add_product(total: Array, formed: list[Array], _: Index) -> Array:
     return total + left @ right.T
 
 
-def _square(blocks: Sequence[Block], plan: Plan) -> Float[Array, "n n"]:
-    """J Jᵀ of one row chunk; only its lower triangle is sure to be right."""
-    n = len(blocks[0])
-    has_syrk = plan.backend == "gpu" and n >= SYRK_ROWS
+def _add_square(
+    total: Float[Array, "n n"], blocks: Sequence[Block], plan: Plan
+) -> Float[Array, "n n"]:
+    """Add J Jᵀ of one row chunk; only the lower triangle of the sum is sure to be right."""
+    has_syrk = plan.backend == "gpu" and len(total) >= SYRK_ROWS
 
-    def add_square(total: Array, formed: list[Array], _: Index) -> Array:
+    def add_formed(total: Array, formed: list[Array], _: Index) -> Array:
         (matrix,) = formed
         if has_syrk:
             return jax.lax.linalg.symmetric_product(matrix, total, beta=1.0)
@@ -190,13 +193,12 @@ def _square(blocks: Sequence[Block], plan: Plan) -> Float[Array, "n n"]:
             total, lambda r, c: rows.some_rows(r).matrix() @ rows.some_rows(c).matrix().T, plan
         )
 
-    total = jnp.zeros((n, n))
     for block in blocks:
         total, block = _in_turn(total, block)
         if block.is_cheaper_structured(block):
             total = _add_triangle(total, partial(_tile, block, plan), plan)
         else:
-            total = _over_outputs([block], add_square, total, plan)
+            total = _over_outputs([block], add_formed, total, plan)
     return total
 
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-PACKED = ("held", "points_at_once", "working_bytes", "candidates_at_once")
+PACKED = ("held", "points_at_once", "working_bytes", "candidates_at_once", "lapack_threads")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Plan:
     points_at_once: int | None = None  # of one condition, over all devices; None: all of them
     working_bytes: int | None = None  # per device, for one product of the kernel; None: no limit
     candidates_at_once: int | None = None  # of a line search; None: as many as it likes
+    lapack_threads: int | None = field(default=None, compare=False)  # changes no program; None: all
     mesh: Mesh | None = None  # None: one device
     backend: str = field(default_factory=jax.default_backend)  # which products are fast: cpu, gpu
 

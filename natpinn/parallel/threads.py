@@ -13,6 +13,8 @@ from pathlib import Path
 
 from threadpoolctl import ThreadpoolController
 
+from .plan import Plan
+
 SIDE_PER_THREAD = 600  # rows of a matrix; below, one more thread saves little of a step
 SAMPLE_SECONDS = 0.1  # in which the load of the machine is measured
 
@@ -25,13 +27,13 @@ def lapack_threads_for(side: int, backend: str) -> int:
     return max(1, min(wanted, round(idle_cores())))
 
 
-def limit_lapack(threads: int, backend: str) -> AbstractContextManager[object]:
-    """Inside `with`, LAPACK has so many threads at most."""
-    if backend != "cpu":
+def limit_lapack(plan: Plan) -> AbstractContextManager[object]:
+    """Inside `with`, LAPACK has as many threads at most as the plan says."""
+    if plan.backend != "cpu" or plan.lapack_threads is None:
         return contextlib.nullcontext()
     import scipy.linalg  # its LAPACK is what JAX calls  # noqa: F401
 
-    return ThreadpoolController().limit(limits=threads, user_api="blas")
+    return ThreadpoolController().limit(limits=plan.lapack_threads, user_api="blas")
 
 
 def cores() -> int:
@@ -40,14 +42,14 @@ def cores() -> int:
 
 
 def idle_cores() -> float:
-    """How many cores nobody uses at the moment; all of them where that cannot be known."""
-    before = _ticks()
+    """How many cores no other process uses at the moment; all, where that cannot be known."""
+    before, own = _ticks(), time.process_time()
     time.sleep(SAMPLE_SECONDS)
-    after = _ticks()
+    after, own = _ticks(), time.process_time() - own
     if before is None or after is None or after[1] <= before[1]:
         return cores()
     idle, total = (new - old for new, old in zip(after, before, strict=True))
-    return min(cores(), (os.cpu_count() or 1) * idle / total)
+    return min(cores(), (os.cpu_count() or 1) * idle / total + own / SAMPLE_SECONDS)
 
 
 def _ticks() -> tuple[int, int] | None:

@@ -1,6 +1,6 @@
 """From a memory limit and a number of devices to a plan, checked against the compiled program."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from ..optimizers.base import Optimizer
 from ..parallel import processes as cluster
 from ..parallel.devices import make_mesh, place
 from ..parallel.plan import Plan
+from ..parallel.threads import lapack_threads_for
 from ..training.cache import use_compilation_cache
 from ..training.steps import Batches, Work, advance, start
 from . import fit as planner
@@ -53,9 +54,10 @@ def plan_step(
     mesh = make_mesh(devices)
     size = sizes.size_of(objective.planned(Plan(mesh=mesh)), theta, optimizer)
     always_compile = always_compile or memory_limit is not None
+    threads = _lapack_threads(size)
     target, share = step_memory(memory_limit), 1.0
     for _ in range(ATTEMPTS):
-        plan = planner.choose(size, int(share * target), mesh)
+        plan = replace(planner.choose(size, int(share * target), mesh), lapack_threads=threads)
         predicted = planner.peak(size, plan)
         if predicted < WORTH_CHECKING * target and not always_compile:
             return Planned(plan, size, target, predicted, None)
@@ -101,6 +103,13 @@ def step_memory(memory_limit: int | None) -> int:
             f"{show_bytes(memory_limit)}: raise --memory-limit"
         )
     return memory_limit - used
+
+
+def _lapack_threads(size: Size) -> int:
+    """The threads that a step's solve is worth, by the side of a Cholesky factor as expensive."""
+    _, operations = sizes.system_flops(size)
+    threads = lapack_threads_for(round((3 * operations) ** (1 / 3)), jax.default_backend())
+    return cluster.from_first({"threads": threads})["threads"]
 
 
 def program_bytes(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> int:

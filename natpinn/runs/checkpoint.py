@@ -24,6 +24,7 @@ from ..training.snapshot import Snapshot
 
 CONTENT = "npz"  # the name of the one array that holds the others
 KEPT = 2  # checkpoints of a run
+ADDED = ("plan.lapack_threads",)  # not in the checkpoints of earlier versions
 TEMPORARY = ".orbax-checkpoint-tmp"  # what is being written, or was when a process died
 Tree = TypeVar("Tree")
 
@@ -180,7 +181,8 @@ def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndar
             like = {CONTENT: np.zeros(stored.shape, np.uint8)}
             content = checkpointer.restore(path.absolute(), like)[CONTENT]
         with np.load(io.BytesIO(content.tobytes()), allow_pickle=False) as archive:
-            arrays = dict(archive)  # reading checks the checksums
+            added = {name: wanted[name] for name in ADDED if name in wanted}
+            arrays = added | dict(archive)  # reading checks the checksums
     except Exception as error:  # whatever the libraries make of bytes that are not theirs
         raise DamagedError(f"{path} is damaged: {_first_line(error)}") from error
     found, expected = _kinds(arrays), _kinds(wanted)

@@ -4,46 +4,65 @@ import contextlib
 import math
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
+from rich.text import Text
 
 from ..training.progress import Progress as RunProgress
+from .start_clock import StartClock
 
 SECONDS_BETWEEN_LINES = 1.0
 
 
 class Display:
-    """A callback of `train` that shows step, loss, error, time of a step and the time left."""
+    """Shows what a run does: before the first step, and as a callback of `train`.
+
+    Until then it says for how long functions have been traced or programs compiled; from then on
+    step, loss, error, time of a step and the time left.
+    """
 
     def __init__(self, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
         self._console = Console(file=self._stream)
         self._last_line = -SECONDS_BETWEEN_LINES
         self._bar: Progress | None = None
+        self._clock = StartClock()
+        self._latest: RunProgress | None = None
 
     def __enter__(self) -> "Display":
+        self._clock.start()
         if self._console.is_terminal:
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20))
+            columns = (SpinnerColumn(), _Line(self._describe), BarColumn(bar_width=20))
             self._bar = Progress(*columns, console=self._console, transient=True)
-            self._task = self._bar.add_task("compiling …", total=1.0)
+            self._task = self._bar.add_task("", total=1.0)
             self._bar.start()
         else:
-            self._line("compiling …")
+            self._line("tracing and compiling …")
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._clock.stop()
         if self._bar is not None:
             self._bar.stop()
 
     def __call__(self, progress: RunProgress) -> None:
+        if self._latest is None:
+            self._clock.stop()
+            self._line(f"ready to train after {self._clock}")
+        self._latest = progress
         if self._bar is not None:
-            completed = _fraction(progress)
-            self._bar.update(self._task, description=describe(progress), completed=completed)
+            self._bar.update(self._task, completed=_fraction(progress))
         elif progress.evaluated and self._is_due(progress):
             self._last_line = time.monotonic()
             self._line(describe(progress))
+
+    def _describe(self) -> str:
+        if self._latest is None:
+            return f"{self._clock.doing} … {self._clock.seconds:.0f} s"
+        return describe(self._latest)
 
     def _is_due(self, progress: RunProgress) -> bool:
         waited = time.monotonic() - self._last_line
@@ -51,7 +70,18 @@ class Display:
 
     def _line(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # a full disk or a closed pipe
-            print(text, file=self._stream, flush=True)
+            print(text, file=self._stream if self._bar is None else sys.stderr, flush=True)
+
+
+class _Line(ProgressColumn):
+    """A text that is asked for whenever the screen is drawn."""
+
+    def __init__(self, text: Callable[[], str]):
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self._text())
 
 
 def describe(progress: RunProgress) -> str:

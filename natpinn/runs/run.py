@@ -15,7 +15,9 @@ from ..parallel import processes as cluster
 from ..parallel.plan import Plan
 from ..planning import batch_size
 from ..planning.explain import strategy
+from ..planning.forecast import expected_step_seconds
 from ..planning.planned import Planned, keep_plan, plan_step, smaller_limit
+from ..training.evaluation import Evaluation
 from ..training.loop import train
 from ..training.progress import Callback, Progress
 from ..training.record import Record
@@ -26,6 +28,7 @@ from .checkpoint import Checkpoint
 from .display import Display
 from .folder import RunFolder, check_free
 from .parts import Parts, run_keys
+from .slowness import slowness
 from .solution import Solution
 from .summary import summarize
 from .trackers import Trackers
@@ -60,55 +63,69 @@ def run(
     path = None if out is None else Path(out)
     if path is not None and is_first and earlier is NOTHING:
         check_free(path)
-    planned = plan(parts) if earlier.plan is None else _keep(parts, earlier.plan)
-    _, train_key, evaluation_key = run_keys(config.seed)
-    evaluation = parts.problem.evaluation(parts.model, evaluation_key).planned(planned.plan)
-
-    folder = None
-    if path is not None and is_first:
-        folder = earlier.folder or RunFolder(path)
-        folder.begin(config.as_dict(), earlier.history)
     display = Display() if progress and is_first else None
-    if (
-        display
-        and earlier is NOTHING
-        and (advice := batch_size.advise(parts.problem, planned.size))
-    ):
-        say(advice)
-    try:
-        others = config.track.trackers if is_first else ()
-        trackers = Trackers(others, path, config.as_dict(), earlier.step)
-        own: list[Callback] = [display] if display else []
-        own += [_recorder(folder), _saver(folder, planned.plan, parts)] if folder else []
-        own += [_stopper(config.train.stop_at)] if config.train.stop_at else []
-        with Interrupts():  # a signal waits until the results are written
-            with display or contextlib.nullcontext():
-                result = train(
-                    parts.objective.planned(planned.plan),
-                    parts.theta,
-                    parts.optimizer,
-                    evaluation,
-                    key=train_key,
-                    steps=config.train.steps,
-                    budget=config.train.budget,
-                    callbacks=[*own, trackers, *callbacks],
-                    resume=earlier.snapshot,
-                    history=earlier.history,
-                    steps_per_batch=config.sampling.steps_per_batch,
-                    tracking=config.track.tracking,
-                )
-            solution = _solution(parts, planned, result)
+    with display or contextlib.nullcontext():
+        planned = plan(parts) if earlier.plan is None else _keep(parts, earlier.plan)
+        evaluation = _evaluation(parts, planned.plan)
+        advice = batch_size.advise(parts.problem, planned.size)
+        if advice and display and earlier is NOTHING:
+            say(advice)
+        folder = None
+        if path is not None and is_first:
+            folder = earlier.folder or RunFolder(path)
+            folder.begin(config.as_dict(), earlier.history)
+        try:
+            others = config.track.trackers if is_first else ()
+            trackers = Trackers(others, path, config.as_dict(), earlier.step)
+            own: list[Callback] = [display] if display else []
+            own += [_recorder(folder), _saver(folder, planned.plan, parts)] if folder else []
+            own += [_stopper(config.train.stop_at)] if config.train.stop_at else []
+            own += [slowness(expected_step_seconds(planned))] if display else []
+            with Interrupts():  # a signal waits until the results are written
+                result = _train(parts, planned, evaluation, [*own, trackers, *callbacks], earlier)
+                solution = _solution(parts, planned, result)
+                if folder is not None:
+                    solution.folder = folder.finish(solution.results)
+                trackers.finish(solution.summary)
+                return solution
+        except jax.errors.JaxRuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise _out_of_memory(planned) from error
+        finally:
             if folder is not None:
-                solution.folder = folder.finish(solution.results)
-            trackers.finish(solution.summary)
-            return solution
-    except jax.errors.JaxRuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise _out_of_memory(planned) from error
-    finally:
-        if folder is not None:
-            folder.close()
+                folder.close()
+
+
+def _evaluation(parts: Parts, plan: Plan) -> Evaluation:
+    _, _, key = run_keys(parts.config.seed)
+    return parts.problem.evaluation(parts.model, key).planned(plan)
+
+
+def _train(
+    parts: Parts,
+    planned: Planned,
+    evaluation: Evaluation,
+    callbacks: Sequence[Callback],
+    earlier: Earlier,
+) -> TrainResult:
+    """Training as configured, and as planned."""
+    config = parts.config
+    _, train_key, _ = run_keys(config.seed)
+    return train(
+        parts.objective.planned(planned.plan),
+        parts.theta,
+        parts.optimizer,
+        evaluation,
+        key=train_key,
+        steps=config.train.steps,
+        budget=config.train.budget,
+        callbacks=callbacks,
+        resume=earlier.snapshot,
+        history=earlier.history,
+        steps_per_batch=config.sampling.steps_per_batch,
+        tracking=config.track.tracking,
+    )
 
 
 def plan(parts: Parts, always_compile: bool = False) -> Planned:

@@ -20,6 +20,7 @@ def summarize(parts: Parts, planned: Planned, result: TrainResult) -> Record:
         points=dict(parts.config.points),
         devices=planned.plan.devices,
         strategy=strategy(planned),
+        lapack_threads=planned.plan.lapack_threads,
         **_outcome(result),
         **machine(),
     )

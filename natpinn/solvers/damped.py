@@ -48,9 +48,9 @@ def solve_damped(
 
     def attempt(damping: Float[Array, ""]) -> tuple[Array, Array]:
         damped = matrix + damping * jnp.eye(len(matrix), dtype=matrix.dtype)
-        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
+        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)  # in place
         x = jax.scipy.linalg.cho_solve((factor, True), b)
-        error = jnp.linalg.norm(damped @ x - b)
+        error = jnp.linalg.norm(matrix @ x + damping * x - b)
         return x, error <= WORST_RESIDUAL * jnp.linalg.norm(b)
 
     def raise_damping(

@@ -37,13 +37,13 @@ def is_scheduled(step: int) -> bool:
 
 def measure(batches: Batches, evaluation: Evaluation, state: TrainState) -> dict[str, float]:
     """The metrics as numbers: the loss, its parts in the order of the conditions, the rest."""
-    metrics = {name: float(v) for name, v in _metrics(batches, evaluation, state).items()}
+    found = {name: float(v) for name, v in metrics(batches, evaluation, state).items()}
     first = ["loss", *(f"loss_{name}" for name in batches.objective.conditions)]
-    return {name: metrics.pop(name) for name in first} | metrics
+    return {name: found.pop(name) for name in first} | found
 
 
 @eqx.filter_jit
-def _metrics(
+def metrics(
     batches: Batches, evaluation: Evaluation, state: TrainState
 ) -> dict[str, Float[Array, ""]]:
     """The loss on the batch of the coming step, which no step has fitted yet if it is a new one."""

@@ -18,9 +18,11 @@ from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
 from ..optimizers.base import Optimizer
 from ..parallel.devices import place
+from ..parallel.threads import limit_lapack
+from ..programs import compile_together
 from .cache import use_compilation_cache
 from .divergence import explain_divergence
-from .evaluation import Evaluation, measure
+from .evaluation import Evaluation, measure, metrics
 from .ledger import Ledger
 from .limits import Limits
 from .progress import Callback, Progress
@@ -107,9 +109,9 @@ def train(
     optimizer, batches, evaluation = place((optimizer, batches, evaluation), objective.plan)
     run = _Run(optimizer, batches, evaluation, limits, tracking, callbacks, seconds_per_call)
 
-    with Interrupts() as interrupts:
+    with Interrupts() as interrupts, limit_lapack(objective.plan):
         started = time.perf_counter()
-        ledger.state, _ = run.take(0, ledger)  # compiles only
+        run.compile(ledger)
         done = limits.is_over(ledger.step, ledger.seconds)  # killed while it wrote its results
         evaluated = not ledger.history or (done and ledger.history[-1]["step"] < ledger.step)
         if evaluated:
@@ -179,11 +181,17 @@ class _Run:
             within=self.seconds_per_call,
         )
 
+    def compile(self, ledger: Ledger) -> None:
+        """Compile what every run needs; programs are loaded where the user's cache has them."""
+        compile_together(
+            (advance, (self._work(0, ledger), ledger.state)),
+            (metrics, (self.batches, self.evaluation, ledger.state)),
+        )
+        ledger.state, _ = self.take(0, ledger)
+
     def take(self, count: int, ledger: Ledger) -> tuple[TrainState, Outcome]:
         """The state after so many more steps; it reuses the memory of the ledger's state."""
-        timed = self.optimizer.until(self.limits.horizon(ledger.step, ledger.seconds))
-        timed, counted = place((timed, jnp.array(count)), self.batches.objective.plan)
-        return jax.block_until_ready(advance(Work(timed, self.batches, counted), ledger.state))
+        return jax.block_until_ready(advance(self._work(count, ledger), ledger.state))
 
     def evaluate(self, ledger: Ledger, outcome: Outcome | None = None) -> None:
         """Record the metrics and, after steps, the details of the last one."""
@@ -197,6 +205,11 @@ class _Run:
                 found |= self.tracking(self.batches, ledger.state, found["damping"])
                 ledger.tracking_seconds += time.perf_counter() - started
         ledger.record(found)
+
+    def _work(self, count: int, ledger: Ledger) -> Work:
+        timed = self.optimizer.until(self.limits.horizon(ledger.step, ledger.seconds))
+        timed, counted = place((timed, jnp.array(count)), self.batches.objective.plan)
+        return Work(timed, self.batches, counted)
 
     def report(self, ledger: Ledger, evaluated: bool, interrupts: Interrupts) -> bool:
         """Call the callbacks; whether one of them, or Ctrl-C during one, ends the run."""

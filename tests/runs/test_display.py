@@ -1,6 +1,7 @@
 """What a run shows while it trains."""
 
 import io
+import re
 from typing import cast
 
 import pytest
@@ -39,4 +40,9 @@ def test_lines_go_to_what_is_no_terminal():
         display(progress(2, 0.2, steps=10))  # too soon
         display(progress(10, 1.0, steps=10))
     lines = stream.getvalue().splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["compiling …", "step 1", "step 10"]
+    begun, ready, *steps = lines
+    assert begun == "tracing and compiling …"
+    assert re.fullmatch(
+        r"ready to train after 0\.\d s \(0\.0 s tracing, 0\.0 s compiling\)", ready
+    )
+    assert [line.split("  ")[0] for line in steps] == ["step 1", "step 10"]
