@@ -134,6 +134,7 @@ def gramian(rows: Sequence[Rows], plan: Plan) -> Float[Array, "p p"]:
 
     def add_square(total: Float[Array, "p p"], blocks: RowBlock) -> Float[Array, "p p"]:
         columns = jnp.concatenate([block.matrix() for block in blocks_of(blocks)], 1).T
+        columns = jax.lax.optimization_barrier(columns)  # else each tile reads them with strides
         return _add_square(total, [Dense(columns)], replace(plan, working_bytes=None))
 
     def add(source: Rows) -> Callable[[Index, Array], Array]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-WORTH_KEEPING = 0.2  # seconds of compiling from which a program is kept on disk
+WORTH_KEEPING = 0.02  # seconds of compiling from which a program is kept on disk
 
 
 def use_compilation_cache() -> None:

@@ -13,6 +13,7 @@ from ..models.theta import Theta
 from ..optimizers.base import Optimizer, StepInfo
 from ..parallel.devices import replicate
 
+SMALL = 100_000  # numbers of an array
 MOST_REJECTED = 10  # steps in a row, after which a run is stuck: other points do not help
 Tree = TypeVar("Tree")
 
@@ -146,5 +147,12 @@ def copied(tree: Tree) -> Tree:
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether all numbers are finite.
+
+    Small arrays are looked at together: compilers would repeat the end of a step for each.
+    """
     leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
-    return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in leaves]))
+    small = [leaf.ravel() for leaf in leaves if leaf.size <= SMALL]
+    parts = [leaf for leaf in leaves if leaf.size > SMALL]
+    parts += [jnp.concatenate(small)] if small else []
+    return jnp.all(jnp.array([jnp.isfinite(part).all() for part in parts]))
