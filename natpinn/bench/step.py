@@ -21,8 +21,8 @@ from ..least_squares.footprint import Demand
 from ..least_squares.objective import LeastSquares
 from ..machine import machine
 from ..models.theta import Theta, parameter_count
-from ..optimizers.base import Optimizer
 from ..optimizers.auto import Auto
+from ..optimizers.base import Optimizer
 from ..optimizers.presets import auto, spring
 from ..parallel.devices import place
 from ..parallel.threads import limit_lapack

@@ -246,7 +246,8 @@ def _print_step(result: dict[str, Any]) -> None:
     step, floor = 1000 * result["step_seconds"], 1000 * result["floor_seconds"]
     parts = ", ".join(f"{name} {1000 * part:.2f}" for name, part in result["parts"].items())
     print(
-        f"{result['problem']}, {result['method']}: N = {result['rows']:,}, P = {result['parameters']:,}\n"
+        f"{result['problem']}, {result['method']}: "
+        f"N = {result['rows']:,}, P = {result['parameters']:,}\n"
         f"  step {step:.2f} ms, floor {floor:.2f} ms, ratio {result['floor_ratio']:.2f}, "
         f"peak {result['peak_memory_bytes'] / 2**30:.2f} GiB on {result['device']}\n"
         f"  parts, each compiled by itself, in ms: {parts}\n"

@@ -57,15 +57,15 @@ class StartClock:
             jax.monitoring.unregister_scalar_listener(self._begins)
             jax.monitoring.unregister_event_time_span_listener(self._ends)
 
-    def _begins(self, event: str, *_: object, **__: object) -> None:
+    def _begins(self, event: str, *_: float, **__: object) -> None:
         if event == COMPILING:
             self._open += 1
 
-    def _ends(self, event: str, start: float, end: float, **_: object) -> None:
+    def _ends(self, event: str, start_time: float, end_time: float, **_: object) -> None:
         if event == COMPILING:
             self._open -= 1
         if event == COMPILING or event in TRACING:
-            self._spans[event == COMPILING].append((max(start, self._began), end))
+            self._spans[event == COMPILING].append((max(start_time, self._began), end_time))
 
 
 def _length(spans: list[tuple[float, float]]) -> float:

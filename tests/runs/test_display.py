@@ -42,7 +42,5 @@ def test_lines_go_to_what_is_no_terminal():
     lines = stream.getvalue().splitlines()
     begun, ready, *steps = lines
     assert begun == "tracing and compiling …"
-    assert re.fullmatch(
-        r"ready to train after 0\.\d s \(0\.0 s tracing, 0\.0 s compiling\)", ready
-    )
+    assert re.fullmatch(r"ready to train after 0\.\d s \(0\.0 s tracing, 0\.0 s compiling\)", ready)
     assert [line.split("  ")[0] for line in steps] == ["step 1", "step 10"]

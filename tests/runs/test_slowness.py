@@ -42,9 +42,7 @@ def planned(optimizer, interior=40):
 
 def test_what_is_expected_follows_from_operations(monkeypatch):
     monkeypatch.setattr(forecast, "_operations_per_second", lambda: 1e9)
-    few, many = (
-        forecast.expected_step_seconds(planned(natpinn.spring(), n)) for n in (100, 400)
-    )
+    few, many = (forecast.expected_step_seconds(planned(natpinn.spring(), n)) for n in (100, 400))
     assert few is not None
     assert many is not None
     assert forecast.STEP_SECONDS < few < many / 3
