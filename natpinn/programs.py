@@ -28,17 +28,14 @@ def traced_once(function: Function) -> Function:
 def compile_together(*calls: tuple[Any, tuple[PyTree, ...]]) -> None:
     """Compile functions of `equinox.filter_jit`, each for its arguments, side by side.
 
-    Nothing is computed; a call with such arguments then finds its program. Several processes
-    compile one function after another, so that all of them do the same at the same time.
+    They are traced one after another, by this thread, whose settings of JAX hold. Nothing is
+    computed; a call with such arguments then finds its program. Several processes compile one
+    function after another too, so that all of them do the same at the same time.
     """
     with ThreadPoolExecutor(len(calls) if jax.process_count() == 1 else 1) as threads:
-        jobs = [threads.submit(_compile, function, arguments) for function, arguments in calls]
+        jobs = [threads.submit(function.lower(*arguments).compile) for function, arguments in calls]
     for job in jobs:
         job.result()  # raises what was raised there
-
-
-def _compile(function: Any, arguments: tuple[PyTree, ...]) -> None:
-    function.lower(*arguments).compile()
 
 
 def from_shapes(function: Callable[..., Result], *arguments: PyTree) -> Result:

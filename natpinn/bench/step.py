@@ -43,11 +43,12 @@ def time_step(
 ) -> dict[str, Any]:
     """One problem: seconds per step of a method of `METHODS`, its parts, the floor."""
     objective, theta, optimizer = _planned(problem, model, METHODS[method]())
-    with limit_lapack(objective.plan):  # as in training
-        whole = step_seconds(objective, theta, optimizer, repeats)
-        parts = _parts(objective, theta, optimizer, repeats)
     rows, parameters = sum(objective.row_counts(theta).values()), parameter_count(model)
-    floor = floor_seconds(rows, parameters, repeats)
+    floor = floor_seconds(rows, parameters, repeats)  # with all threads
+    whole = step_seconds(objective, theta, optimizer, repeats)
+    with limit_lapack(objective.plan.lapack_threads):  # as in training
+        parts = _parts(objective, theta, optimizer, repeats)
+        floor = min(floor, floor_seconds(rows, parameters, repeats))
     return {
         "problem": problem.name,
         "method": method,
@@ -127,8 +128,9 @@ def step_seconds(
         state, _ = advance(work, state)
         return state
 
-    steps = max(1, min(MOST_STEPS, int(SECONDS_PER_TIMING / seconds(lambda: take(1), 1))))
-    return seconds(lambda: take(steps), repeats) / steps
+    with limit_lapack(objective.plan.lapack_threads):  # as in training
+        steps = max(1, min(MOST_STEPS, int(SECONDS_PER_TIMING / seconds(lambda: take(1), 1))))
+        return seconds(lambda: take(steps), repeats) / steps
 
 
 def _planned(

@@ -23,3 +23,13 @@ class Footprint:
     system_bytes: int = 0  # of all matrices that are in memory at the same time
     columns: int = 0  # of Ω, for a sketch
     state_copies: int = 1  # of the optimizer's state: 2 if a step holds the old and the new one
+
+    def side(self, rows: int, parameters: int) -> int:
+        """The side of a square matrix whose Cholesky factor costs as much as a step's solve."""
+        if self.demand is Demand.KERNEL:
+            return rows
+        if self.demand is Demand.GRAMIAN:
+            return parameters
+        if self.demand is Demand.SKETCH:
+            return round((18 * rows * self.columns**2) ** (1 / 3))
+        return 0  # the matrices of layers are small

@@ -22,7 +22,7 @@ class Plan:
     points_at_once: int | None = None  # of one condition, over all devices; None: all of them
     working_bytes: int | None = None  # per device, for one product of the kernel; None: no limit
     candidates_at_once: int | None = None  # of a line search; None: as many as it likes
-    lapack_threads: int | None = field(default=None, compare=False)  # changes no program; None: all
+    lapack_threads: int | None = field(default=None, compare=False)  # None: chosen by `train`
     mesh: Mesh | None = None  # None: one device
     backend: str = field(default_factory=jax.default_backend)  # which products are fast: cpu, gpu
 

@@ -5,35 +5,73 @@ Cholesky factor of a 500 × 500 kernel takes 250 ms with two threads, and 1 ms w
 its own work among all cores in a way that suffers little, and is left alone.
 """
 
-import contextlib
 import os
+import threading
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import jax
 from threadpoolctl import ThreadpoolController
 
-from .plan import Plan
+from .processes import from_first
 
 SIDE_PER_THREAD = 600  # rows of a matrix; below, one more thread saves little of a step
 SAMPLE_SECONDS = 0.1  # in which the load of the machine is measured
 
 
-def lapack_threads_for(side: int, backend: str) -> int:
-    """How many threads a square matrix is worth on this machine, as busy as it is now."""
-    wanted = min(side // SIDE_PER_THREAD, cores())
-    if backend != "cpu" or wanted <= 1:
-        return 1
-    return max(1, min(wanted, round(idle_cores())))
+def lapack_threads_for(side: int) -> int | None:
+    """How many threads a square matrix is worth on this machine, as busy as it is now.
+
+    The first of several processes decides. None where LAPACK has no part in steps.
+    """
+    if jax.default_backend() != "cpu":
+        return None
+    wanted = max(1, min(side // SIDE_PER_THREAD, cores()))
+    threads = wanted if wanted == 1 else max(1, min(wanted, round(idle_cores())))
+    return from_first({"threads": threads})["threads"]
 
 
-def limit_lapack(plan: Plan) -> AbstractContextManager[object]:
-    """Inside `with`, LAPACK has as many threads at most as the plan says."""
-    if plan.backend != "cpu" or plan.lapack_threads is None:
-        return contextlib.nullcontext()
-    import scipy.linalg  # its LAPACK is what JAX calls  # noqa: F401
+@contextmanager
+def limit_lapack(threads: int | None) -> Iterator[None]:
+    """Inside `with`, LAPACK has so many threads at most, and no more than there are cores.
 
-    return ThreadpoolController().limit(limits=plan.lapack_threads, user_api="blas")
+    The limit is one for the whole process: that of the first run holds until the last has ended.
+    """
+    if threads is None or jax.default_backend() != "cpu":
+        yield
+        return
+    _process.enter(min(threads, cores()))
+    try:
+        yield
+    finally:
+        _process.leave()
+
+
+class _Process:
+    """The limit of this process, and how many runs are inside it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs = 0
+
+    def enter(self, threads: int) -> None:
+        import scipy.linalg  # its LAPACK is what JAX calls  # noqa: F401
+
+        with self._lock:
+            if self._runs == 0:
+                self._limit = ThreadpoolController().limit(limits=threads, user_api="blas")
+            self._runs += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._runs -= 1
+            if self._runs == 0:
+                self._limit.restore_original_limits()
+
+
+_process = _Process()
 
 
 def cores() -> int:

@@ -54,7 +54,7 @@ def plan_step(
     mesh = make_mesh(devices)
     size = sizes.size_of(objective.planned(Plan(mesh=mesh)), theta, optimizer)
     always_compile = always_compile or memory_limit is not None
-    threads = _lapack_threads(size)
+    threads = lapack_threads_for(size.footprint.side(size.rows, size.parameters))
     target, share = step_memory(memory_limit), 1.0
     for _ in range(ATTEMPTS):
         plan = replace(planner.choose(size, int(share * target), mesh), lapack_threads=threads)
@@ -103,13 +103,6 @@ def step_memory(memory_limit: int | None) -> int:
             f"{show_bytes(memory_limit)}: raise --memory-limit"
         )
     return memory_limit - used
-
-
-def _lapack_threads(size: Size) -> int:
-    """The threads that a step's solve is worth, by the side of a Cholesky factor as expensive."""
-    _, operations = sizes.system_flops(size)
-    threads = lapack_threads_for(round((3 * operations) ** (1 / 3)), jax.default_backend())
-    return cluster.from_first({"threads": threads})["threads"]
 
 
 def program_bytes(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> int:

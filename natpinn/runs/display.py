@@ -9,6 +9,7 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
+from rich.table import Column
 from rich.text import Text
 
 from ..training.progress import Progress as RunProgress
@@ -33,7 +34,6 @@ class Display:
         self._latest: RunProgress | None = None
 
     def __enter__(self) -> "Display":
-        self._clock.start()
         if self._console.is_terminal:
             columns = (SpinnerColumn(), _Line(self._describe), BarColumn(bar_width=20))
             self._bar = Progress(*columns, console=self._console, transient=True)
@@ -41,6 +41,7 @@ class Display:
             self._bar.start()
         else:
             self._line("tracing and compiling …")
+        self._clock.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,7 +78,7 @@ class _Line(ProgressColumn):
     """A text that is asked for whenever the screen is drawn."""
 
     def __init__(self, text: Callable[[], str]):
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self._text = text
 
     def render(self, task: Task) -> Text:

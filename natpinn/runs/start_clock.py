@@ -23,6 +23,7 @@ class StartClock:
     def __init__(self) -> None:
         self._began = time.time()
         self._spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        self._is_listening = False
         self._open = 0  # programs that are being compiled
 
     @property
@@ -49,12 +50,17 @@ class StartClock:
         return f"{self.seconds:.1f} s ({parts})"
 
     def start(self) -> None:
+        self._is_listening = True
         jax.monitoring.register_scalar_listener(self._begins)
         jax.monitoring.register_event_time_span_listener(self._ends)
 
     def stop(self) -> None:
-        with contextlib.suppress(AssertionError):  # it has stopped, or others removed all listeners
+        if not self._is_listening:
+            return
+        self._is_listening = False
+        with contextlib.suppress(AssertionError, ValueError):  # others may have removed all
             jax.monitoring.unregister_scalar_listener(self._begins)
+        with contextlib.suppress(AssertionError, ValueError):
             jax.monitoring.unregister_event_time_span_listener(self._ends)
 
     def _begins(self, event: str, *_: float, **__: object) -> None:

@@ -15,10 +15,10 @@ from .. import memory
 from ..checks import whole
 from ..errors import InputError
 from ..least_squares.objective import LeastSquares
-from ..models.theta import Theta
+from ..models.theta import Theta, parameter_count
 from ..optimizers.base import Optimizer
 from ..parallel.devices import place
-from ..parallel.threads import limit_lapack
+from ..parallel.threads import lapack_threads_for, limit_lapack
 from ..programs import compile_together
 from .cache import use_compilation_cache
 from .divergence import explain_divergence
@@ -109,7 +109,7 @@ def train(
     optimizer, batches, evaluation = place((optimizer, batches, evaluation), objective.plan)
     run = _Run(optimizer, batches, evaluation, limits, tracking, callbacks, seconds_per_call)
 
-    with Interrupts() as interrupts, limit_lapack(objective.plan):
+    with Interrupts() as interrupts, limit_lapack(_threads(objective, theta, optimizer)):
         started = time.perf_counter()
         run.compile(ledger)
         done = limits.is_over(ledger.step, ledger.seconds)  # killed while it wrote its results
@@ -157,6 +157,14 @@ def _check_start(theta: Theta, optimizer: Optimizer, tracking: Tracking | None) 
         raise InputError(
             "the model's parameters are not finite before training: initialize it anew"
         )
+
+
+def _threads(objective: LeastSquares, theta: Theta, optimizer: Optimizer) -> int | None:
+    """How many threads LAPACK gets: as planned, or else as many as the solve is worth."""
+    if objective.plan.lapack_threads is not None:
+        return objective.plan.lapack_threads
+    rows, parameters = sum(objective.row_counts(theta).values()), parameter_count(theta)
+    return lapack_threads_for(optimizer.footprint(rows, parameters).side(rows, parameters))
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,29 @@ def blas_threads():
         (9000, 4.0, "cpu", 4),  # no more than there are cores
         (9000, 2.6, "cpu", 3),
         (9000, 0.1, "cpu", 1),
-        (9000, 4.0, "gpu", 1),
+        (9000, 4.0, "gpu", None),
     ],
 )
 def test_threads_follow_the_size_and_the_load(side, idle, backend, expected, monkeypatch):
     monkeypatch.setattr(threads, "cores", lambda: 4)
     monkeypatch.setattr(threads, "idle_cores", lambda: idle)
-    assert lapack_threads_for(side, backend) == expected
+    monkeypatch.setattr(threads.jax, "default_backend", lambda: backend)
+    assert lapack_threads_for(side) == expected
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "side"),
+    [
+        (natpinn.spring(), 1000),
+        (natpinn.engd(), 300),
+        (natpinn.spring_nystrom(rank=100), 594),  # 18 · 1000 · 108² operations
+        (natpinn.kfac(), 0),
+        (natpinn.adam(), 0),
+    ],
+    ids=["spring", "engd", "spring_nystrom", "kfac", "adam"],
+)
+def test_a_solve_is_as_large_as_its_system(optimizer, side):
+    assert optimizer.footprint(1000, 300).side(1000, 300) == side
 
 
 def test_the_load_of_a_machine_is_that_of_other_processes(monkeypatch):
@@ -42,14 +58,27 @@ def test_the_load_of_a_machine_is_that_of_other_processes(monkeypatch):
     assert idle_cores() == 8
 
 
-def test_the_limit_holds_inside_with_alone():
+def test_the_limit_holds_inside_with_alone(monkeypatch):
     before = blas_threads()
-    with limit_lapack(Plan(backend="cpu", lapack_threads=1)):
+    with limit_lapack(1):
         assert blas_threads() == {1}
     assert blas_threads() == before
-    for plan in (Plan(backend="gpu", lapack_threads=1), Plan(backend="cpu")):
-        with limit_lapack(plan):
-            assert blas_threads() == before
+    monkeypatch.setattr(threads, "cores", lambda: 1)
+    with limit_lapack(16):  # as a run had that began on another machine
+        assert blas_threads() == {1}
+    with limit_lapack(None):
+        assert blas_threads() == before
+
+
+def test_runs_side_by_side_leave_no_limit_behind():
+    before = blas_threads()
+    first, second = limit_lapack(1), limit_lapack(1)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # the first to begin ends first
+    assert blas_threads() == {1}
+    second.__exit__(None, None, None)
+    assert blas_threads() == before
 
 
 def test_a_run_keeps_to_its_threads_and_records_them():
@@ -69,3 +98,12 @@ def test_another_number_of_threads_is_the_same_program():
     assert Plan(lapack_threads=1) == Plan(lapack_threads=2)
     packed = Plan(lapack_threads=2).packed()
     assert Plan.unpacked(packed, None).lapack_threads == 2
+
+
+def test_a_resumed_run_keeps_its_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr("natpinn.planning.planned.lapack_threads_for", lambda side: 2)
+    few = {"interior": 20, "boundary": 10}
+    path = tmp_path / "run"
+    natpinn.solve("poisson_2d", steps=1, points=few, out=path, progress=False)
+    monkeypatch.undo()  # the machine is busy now
+    assert natpinn.resume(path, steps=2, progress=False).summary["lapack_threads"] == 2

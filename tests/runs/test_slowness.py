@@ -18,19 +18,26 @@ def progress(step, seconds):
     return Progress(step, seconds, Record(), False, "l2", None, 60.0, cast("Snapshot", None))
 
 
-def test_steps_three_times_as_long_as_expected_are_told_once(capsys):
+@pytest.mark.parametrize(("busy", "end"), [(1.5, "a"), (0.2, "")])
+def test_steps_three_times_as_long_as_expected_are_told_once(busy, end, capsys, monkeypatch):
+    monkeypatch.setattr("natpinn.runs.slowness.cores", lambda: 2)
+    monkeypatch.setattr("natpinn.runs.slowness.idle_cores", lambda: 2 - busy)
     told = slowness(0.1)
-    told(progress(1, 1.0))  # too early to say
+    told(progress(1000, 10.0))  # where an earlier process stopped, which was fast
+    told(progress(1003, 11.0))  # too early to say
     assert capsys.readouterr().err == ""
-    told(progress(6, 2.1))
-    told(progress(9, 3.1))
+    told(progress(1006, 12.1))
+    told(progress(1009, 14.1))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("steps take 350 ms, and about 100 ms are expected of this CPU")
+    assert ("other processes keep 1.5 of 2 cores busy" in line) == bool(end)
 
 
 @pytest.mark.parametrize("expected", [0.2, None])
 def test_nothing_is_said_of_other_steps(expected, capsys):
-    slowness(expected)(progress(6, 2.1))
+    told = slowness(expected)
+    told(progress(10, 100.0))  # where an earlier process stopped, which was slow
+    told(progress(16, 102.1))
     assert capsys.readouterr().err == ""
 
 

@@ -1,6 +1,7 @@
 """What a run does before its first step is heard from JAX."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -54,6 +55,18 @@ def test_what_was_compiled_together_is_not_compiled_again():
     assert clock.compiling == 0
     assert results[0] == jnp.sin(x).sum() + 1
     assert results[1] == jnp.cos(x) @ y
+
+
+def test_what_is_compiled_together_knows_the_settings_of_the_caller():
+    square = eqx.filter_jit(lambda x: x @ x)
+    x = jnp.ones((3, 3))
+    with jax.default_matmul_precision("highest"):
+        compile_together((square, (x,)), (eqx.filter_jit(lambda x: x + 1), (x,)))
+        clock = StartClock()
+        clock.start()
+        square(x)
+        clock.stop()
+    assert clock.compiling == 0
 
 
 def test_what_fails_to_compile_is_raised():
