@@ -31,6 +31,11 @@ class NatpinnWarning(UserWarning):
     """
 
 
+def printable(text: str) -> str:
+    """A text as a terminal may show it: what would move the cursor or change colors is spelled."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is in no table, with the nearest name that is."""
     known = list(known)

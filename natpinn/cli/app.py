@@ -101,5 +101,5 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object) -
 
 
 def _fail(message: str) -> None:
-    print(f"natpinn: {' '.join(message.split())}", file=sys.stderr)
+    say(f"natpinn: {' '.join(message.split())}")
     sys.exit(2)

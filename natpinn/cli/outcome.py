@@ -7,9 +7,9 @@ from typing import Any
 import tomli_w
 import typer
 
+from ..files import as_json as json_text
 from ..parallel import processes as cluster
 from ..planning.explain import describe, explain
-from ..runs.files import as_json as json_text
 from ..runs.parts import Parts
 from ..runs.records import PICTURE
 from ..runs.run import plan

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..files import check_output
 from ..training.signals import say
 from .options import JsonFlag
 
@@ -20,7 +21,7 @@ PublishedOption = Annotated[
 
 def report_command(
     folders: RunsArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    out: Annotated[str, typer.Option("--out", "-o", help="The page.")] = "report.html",
     published: PublishedOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -35,8 +36,9 @@ def report_command(
     from ..report.html import write_report
     from ..report.runs import read_curves, read_runs
 
+    page = check_output(out)  # before the work
     runs, left_out = read_runs(folders)
-    write_report(runs, out, read_curves(published) if published else (), left_out)
+    write_report(runs, page, read_curves(published) if published else (), left_out)
     _tell(left_out)
     if as_json:
         print(json.dumps({"path": str(out), "runs": len(runs), "left_out": left_out}, indent=2))

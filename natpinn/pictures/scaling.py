@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..files import save_figure
 
 LABELS = {
     "rows": "rows N",
@@ -40,10 +40,7 @@ def draw_scaling(result: dict[str, Any], path: Path | str) -> None:
         axis.yaxis.set_minor_formatter("")
         axis.grid(alpha=0.3, which="both")
     axes[0][0].set_ylabel("ms per step")
-    try:
-        figure.savefig(path, dpi=150)
-    except (ValueError, OSError) as error:
-        raise InputError(f"cannot draw {path}: {error}") from error
+    save_figure(figure, path, dpi=150)
     plt.close(figure)
 
 

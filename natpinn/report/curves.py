@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..files import save_figure
 from .runs import Curve, Run, by_problem
 
 FORMATS = ("pdf", "png", "svg")
@@ -41,7 +42,7 @@ def draw_curves(
                     figure = _draw(problem, group, others, kind)
                     for name in formats if figure else ():
                         path = folder / f"{UNSAFE.sub('_', problem)}-{kind}.{name}"
-                        figure.savefig(path, dpi=200)
+                        save_figure(figure, path, dpi=200)
                         written.append(path)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error

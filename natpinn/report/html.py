@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..runs.files import replace_text
-from ..runs.records import PICTURE
+from ..files import FILE, check_output, is_kind, read_bytes, replace_text
+from ..runs.records import PICTURE, is_count
 from .runs import ERRORS, Curve, Run, by_problem
 
 DIGITS = 5  # of the numbers in curves
 MOST_PICTURES = 24
 PICTURE_WIDTH, COLORS = 1000, 128
+MOST_LETTERS = 1000  # of a text from a summary
+MOST_PIXELS = 50_000_000  # of a picture that is opened
 
 
 def write_report(
     runs: Sequence[Run], path: Path, published: Sequence[Curve] = (), left_out: Sequence[str] = ()
 ) -> None:
     """Write the page; whoever opens it needs no network."""
+    path = check_output(path)
     groups = by_problem(runs)
     pictured = _pictured(groups)
     data = {
@@ -82,7 +85,7 @@ def _describe(run: Run, has_picture: bool) -> dict[str, object]:
         "seed": run.seed,
         "points": run.points,
         "status": run.status,
-        "message": summary.get("message") or "",
+        "message": _text(summary.get("message")),
         "settings": {key: _plain(value) for key, value in run.settings.items()},
         "best": _rounded(run.best),
         "final": _rounded(run.final),
@@ -90,8 +93,8 @@ def _describe(run: Run, has_picture: bool) -> dict[str, object]:
         "steps": run.curve.step[-1],
         "seconds": _rounded(run.curve.seconds[-1]),
         "rate": _rounded(run.steps_per_second),
-        "memory": summary.get("peak_memory_bytes"),
-        "device": summary.get("device", ""),
+        "memory": memory if is_count(memory := summary.get("peak_memory_bytes")) else None,
+        "device": _text(summary.get("device")),
         "command": run.command,
         "curve": _curve(run.curve),
         "picture": _picture(run.folder) if has_picture else None,
@@ -118,7 +121,7 @@ def _pictured(groups: dict[str, list[Run]]) -> list[Run]:
     for group in groups.values():
         methods: dict[str, Run] = {}
         for run in group:
-            if (run.folder / PICTURE).exists():
+            if is_kind(run.folder / PICTURE, FILE):
                 methods.setdefault(run.method, run)
         first += enumerate(methods.values())
     return [run for _, run in sorted(first, key=lambda pair: pair[0])][:MOST_PICTURES]
@@ -130,10 +133,13 @@ def _picture(folder: Path) -> str | None:
 
     small = io.BytesIO()
     try:
-        with Image.open(folder / PICTURE) as image:
+        content = io.BytesIO(read_bytes(folder / PICTURE))
+        with Image.open(content, formats=["PNG"]) as image:
+            if math.prod(image.size) > MOST_PIXELS:
+                return None
             image.thumbnail((PICTURE_WIDTH, PICTURE_WIDTH))
             image.convert("RGB").quantize(COLORS).save(small, "png", optimize=True)
-    except (OSError, ValueError):
+    except Exception:  # whatever Pillow makes of bytes that are no picture
         return None
     return "data:image/png;base64," + base64.b64encode(small.getvalue()).decode()
 
@@ -142,6 +148,10 @@ def _rounded(value: float | None) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{DIGITS}g}")
+
+
+def _text(value: object) -> str:
+    return value[:MOST_LETTERS] if isinstance(value, str) else ""
 
 
 def _plain(value: object) -> str:

@@ -13,10 +13,19 @@ from typing import Any
 from ..errors import InputError
 from ..problems.names import label
 from ..runs.names import OPTIMIZERS
-from ..runs.records import CONFIG, SUMMARY, command, read_config, read_history, read_summary
+from ..runs.records import (
+    CONFIG,
+    SUMMARY,
+    command,
+    is_count,
+    read_config,
+    read_history,
+    read_summary,
+)
 from ..runs.settings import flatten
 from ..training.record import RENAMED
 
+SHORT, LONGEST = 200, 1000  # letters: of what a message cites, and of a name or a setting
 ERRORS = (1e-3, 1e-4, 1e-5, 1e-6)  # the time to each of them is shown
 COLUMNS = ("run", "step", "seconds", "loss", "l2")  # of a file of published curves
 STATUSES = ("finished", "interrupted", "diverged", "unfinished")
@@ -151,8 +160,8 @@ def read_runs(paths: Sequence[Path | str]) -> tuple[list[Run], list[str]]:
             runs.append(_read(folder, name))
         except InputError as error:
             left_out.append(f"{folder}: {error}")
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            left_out.append(f"{folder}: its records are damaged: {error}")
+        except Exception as error:  # anything can be in a folder
+            left_out.append(f"{folder}: its records are damaged: {str(error)[:SHORT]}")
     if not runs:
         why = f" ({left_out[0]})" if left_out else ""
         raise InputError(f"no run was found in {', '.join(map(str, paths))}{why}")
@@ -284,7 +293,13 @@ def _read(folder: Path, name: str) -> Run:
     )
     if len(curve.error) != len(history) or len(curve.seconds) != len(history):
         raise InputError(f"its records have no {error} or no seconds")
-    _ = found.points, found.seed  # fail here if they are no numbers
+    counts = {k: v for k, v in config.items() if k == "seed" or k.startswith("points.")}
+    for key, value in counts.items():
+        if not is_count(value):
+            raise InputError(f"its {key} is {str(value)[:SHORT]}")
+    for what in (problem, name, *map(str, config.values())):
+        if len(what) > LONGEST:
+            raise InputError(f"one of its names or settings has {len(what):,} letters")
     return found
 
 

@@ -4,11 +4,16 @@ Orbax writes in the background, and either everything or nothing. It gets one ar
 npz archive: many arrays would fail one by one on a full disk, and have no checksums.
 """
 
+import contextlib
 import io
 import logging
+import math
+import os
+import re
 import shutil
 import warnings
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +23,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..errors import InputError, NatpinnWarning
+from ..files import FILE, FOLDER, is_kind, sync_folder, sync_tree
 from ..parallel.devices import on_this_process
 from ..parallel.plan import Plan
 from ..training.snapshot import Snapshot
@@ -25,7 +31,12 @@ from ..training.snapshot import Snapshot
 CONTENT = "npz"  # the name of the one array that holds the others
 KEPT = 2  # checkpoints of a run
 ADDED = ("plan.lapack_threads",)  # not in the checkpoints of earlier versions
+MARK = "_CHECKPOINT_METADATA"  # a file in everything that Orbax writes
 TEMPORARY = ".orbax-checkpoint-tmp"  # what is being written, or was when a process died
+STEP = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)  # the name of a checkpoint
+SMALL_BYTES = 2**26  # that may be read of any checkpoint
+HEADER = 2048  # bytes of an array's name, shape and type, in an archive
+Kind = tuple[tuple[int, ...], str]  # the shape and the type of an array
 Tree = TypeVar("Tree")
 
 
@@ -81,16 +92,31 @@ def latest(folder: Path, like: Tree) -> Tree | None:
             warnings.warn(message, NatpinnWarning, stacklevel=2)
         else:
             for damaged in (s for s in found if s > step and jax.process_index() == 0):
-                shutil.rmtree(folder / str(damaged), ignore_errors=True)
+                _put_away(folder / str(damaged))
             return tree
     return None
 
 
 def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint."""
-    if not folder.is_dir():
+    if not is_kind(folder, FOLDER):
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    names = (path.name for path in folder.iterdir() if is_kind(path, FOLDER))
+    return sorted(int(name) for name in names if STEP.fullmatch(name))
+
+
+def _remove(path: Path) -> None:
+    """Remove what natpinn wrote, and nothing else that may have its name."""
+    if is_kind(path, FOLDER) and is_kind(path / MARK, FILE):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _put_away(path: Path) -> None:
+    """Remove a damaged checkpoint; under another name it stays if it may be something else."""
+    _remove(path)
+    if path.exists():
+        with contextlib.suppress(OSError):
+            path.rename(path.with_name(f"damaged-{path.name}"))
 
 
 class Checkpoints:
@@ -99,6 +125,7 @@ class Checkpoints:
     def __init__(self, folder: Path):
         self.folder = folder
         self._writer = Writer()
+        self._newest: Path | None = None  # what is being written
 
     @property
     def is_writing(self) -> bool:
@@ -108,17 +135,24 @@ class Checkpoints:
         """Begin to write, after what is being written."""
         self.finish()
         if step not in steps(self.folder):
-            self._writer.start(self.folder / str(step), tree)
+            self._newest = self.folder / str(step)
+            self._writer.start(self._newest, tree)
 
     def finish(self) -> None:
         """Wait until all is written, and drop what is no longer needed."""
+        newest, self._newest = self._newest, None
         try:
             self._writer.finish()
+            if newest is not None:
+                sync_tree(newest)
+                sync_folder(self.folder)
         finally:
-            for path in self.folder.glob(f"*{TEMPORARY}*"):
-                shutil.rmtree(path, ignore_errors=True)
+            if is_kind(self.folder, FOLDER):
+                for path in self.folder.glob(f"[0-9]*{TEMPORARY}*"):
+                    if is_kind(path, FOLDER):
+                        shutil.rmtree(path, ignore_errors=True)
         for step in steps(self.folder)[:-KEPT]:
-            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+            _remove(self.folder / str(step))
 
 
 class Writer:
@@ -173,19 +207,67 @@ def _pack(arrays: dict[str, np.ndarray]) -> memoryview:
 
 
 def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if not path.is_dir():
+    """The arrays of a folder, whose names, shapes and types are checked before they are read."""
+    if not is_kind(path, FOLDER):
         raise DamagedError(f"{path} does not exist")
     try:
+        _check_plain(path)
+        most = max(SMALL_BYTES, sum(2 * array.nbytes + HEADER for array in wanted.values()))
         with _checkpointer() as checkpointer:
             (stored,) = dict(checkpointer.metadata(path.absolute()).item_metadata).values()
+            declared = max(map(_declared, (stored.shape, stored.storage.chunk_shape)))
+            if declared > most:
+                raise InputError(
+                    f"{path} does not fit the model: {declared:,} bytes are stored, and the model "
+                    f"and the optimizer have {most:,} at most; pass those that the run had"
+                )
             like = {CONTENT: np.zeros(stored.shape, np.uint8)}
             content = checkpointer.restore(path.absolute(), like)[CONTENT]
-        with np.load(io.BytesIO(content.tobytes()), allow_pickle=False) as archive:
+        with zipfile.ZipFile(io.BytesIO(content.tobytes())) as archive:
+            expected = {name: _kind_of(array) for name, array in wanted.items()}
             added = {name: wanted[name] for name in ADDED if name in wanted}
-            arrays = added | dict(archive)  # reading checks the checksums
+            names = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            found = {name: _kind_of(array) for name, array in added.items()}
+            found |= {name: _kind(archive, file) for name, file in names.items()}
+            _check_same(path, found, expected)
+            # reading checks the checksums
+            return added | {name: _array(archive, file) for name, file in names.items()}
+    except InputError:
+        raise
     except Exception as error:  # whatever the libraries make of bytes that are not theirs
         raise DamagedError(f"{path} is damaged: {_first_line(error)}") from error
-    found, expected = _kinds(arrays), _kinds(wanted)
+
+
+def _check_plain(path: Path) -> None:
+    """Check that there are files and folders alone, and no links."""
+    for folder, inside, names in os.walk(path):
+        others = [n for n in inside if not is_kind(Path(folder, n), FOLDER)]
+        others += [n for n in names if not is_kind(Path(folder, n), FILE)]
+        if others:
+            raise DamagedError(f"{path} is damaged: {others[0]} is a link, or no file")
+
+
+def _declared(shape: Sequence[int] | None) -> int:
+    """The bytes of an array of bytes of some shape."""
+    return math.prod(max(0, int(n)) for n in shape or ())
+
+
+def _kind(archive: zipfile.ZipFile, name: str) -> Kind:
+    """The shape and the type of an array, of which only the first bytes are read."""
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"{name} has a header of version {version}")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return shape, str(dtype)
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    with archive.open(name) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _check_same(path: Path, found: dict[str, Kind], expected: dict[str, Kind]) -> None:
     if found != expected:
         differing = min(name for name, _ in found.items() ^ expected.items())
         what = "optimizer" if ".optimizer." in differing else "model"
@@ -194,11 +276,10 @@ def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndar
             f"{found.get(differing)}, the {what} has {expected.get(differing)}; pass the {what} "
             f"that the run had"
         )
-    return arrays
 
 
-def _kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
+def _kind_of(array: np.ndarray) -> Kind:
+    return array.shape, str(array.dtype)
 
 
 def _checkpointer() -> Any:

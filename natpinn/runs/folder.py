@@ -16,9 +16,21 @@ import tomli_w
 from jaxtyping import PyTree
 
 from ..errors import InputError, NatpinnWarning
+from ..files import (
+    FILE,
+    FOLDER,
+    PARTIAL,
+    as_json,
+    check_kind,
+    is_kind,
+    open_in_place,
+    replace_text,
+    save_figure,
+    sync_folder,
+    sync_tree,
+)
 from .checkpoint import Checkpoint, Checkpoints
 from .checkpoint import write as write_arrays
-from .files import PARTIAL, as_json, replace_text
 from .records import BEST, CHECKPOINT, CONFIG, METRICS, PICTURE, SUMMARY, read_summary
 
 
@@ -29,7 +41,7 @@ class Results:
     summary: Mapping[str, Any]
     parameters: PyTree  # the best ones, and the constants of the model
     checkpoint: Checkpoint | None
-    draw: Callable[[Path], object] | None  # makes the picture
+    draw: Callable[[], Any] | None  # makes the picture
 
     def write(self, path: Path) -> None:
         """Write the results; the summary marks a folder as complete, only the picture follows."""
@@ -38,10 +50,12 @@ class Results:
             checkpoints.start(int(self.checkpoint.snapshot.state.step), self.checkpoint)
             checkpoints.finish()
         write_arrays(path / BEST, self.parameters)
+        sync_tree(path / BEST)
+        sync_folder(path)
         replace_text(path / SUMMARY, as_json(self.summary, indent=2))
         if self.draw is not None:
             try:
-                self.draw(path / PICTURE)
+                save_figure(self.draw(), path / PICTURE)
             except Exception as error:  # a picture is no reason to fail a run
                 reason = str(error).split("\n")[0]
                 warnings.warn(f"no picture was drawn: {reason}", NatpinnWarning, stacklevel=2)
@@ -64,9 +78,11 @@ class RunFolder:
         except OSError as error:
             verb = "write to" if is_new else "read"
             raise InputError(f"cannot {verb} {path}: {error.strerror}") from error
-        if is_new:
-            with self._closed_on_error():
+        with self._closed_on_error():
+            if is_new:
                 check_free(path, is_mine=True)
+            else:
+                _check_kinds(path)
 
     def begin(self, config: dict[str, Any], history: Sequence[Mapping[str, float]] = ()) -> None:
         """Write the settings, and the records of a run that goes on."""
@@ -74,6 +90,7 @@ class RunFolder:
         self._lines = [as_json(record) for record in history]
         with self._closed_on_error():
             try:
+                _remove_partial(self.path)
                 self._write_texts(self.path)
                 (self.path / SUMMARY).unlink(missing_ok=True)
             except OSError as error:
@@ -111,7 +128,7 @@ class RunFolder:
     def _rescue(self, reason: OSError, results: Results) -> Path | None:
         failure = f"cannot write to {self.path}: {reason.strerror}"
         try:
-            rescue = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-"))
+            rescue = Path(tempfile.mkdtemp(prefix="natpinn-run-"))  # any name may be the reason
             self._write_texts(rescue)
             results.write(rescue)
         except OSError as error:
@@ -165,7 +182,7 @@ class RunFolder:
     def _write_lines(self) -> None:
         """Append the missing lines, over what a failed write may have left."""
         text = "".join(self._lines[self._written :]).encode()
-        with (self.path / METRICS).open("r+b", buffering=0) as metrics:
+        with open_in_place(self.path / METRICS) as metrics:
             metrics.seek(self._size)
             if metrics.write(text) != len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -181,8 +198,27 @@ class RunFolder:
             raise
 
 
+def _check_kinds(path: Path) -> None:
+    """Check that what a run writes to is what a run has written, and no link to anything else."""
+    for name in (CONFIG, METRICS, SUMMARY, PICTURE):
+        check_kind(path / name, FILE)
+    for name in (BEST, CHECKPOINT):
+        check_kind(path / name, FOLDER)
+
+
+def _remove_partial(path: Path) -> None:
+    """Remove the files that were being written when a process died."""
+    for partial in path.glob(f".natpinn-*{PARTIAL}"):
+        if is_kind(partial, FILE):
+            partial.unlink(missing_ok=True)
+
+
 def check_free(path: Path, is_mine: bool = False) -> None:
     """Check that a run may be written to a folder: it does not exist yet, or is empty."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{str(path)!r} is not UTF-8: choose another folder") from error
     try:
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file: choose a folder that is not there yet")

@@ -9,9 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import read_text
 from ..training.record import RENAMED, Record
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+MOST = 2**53  # of what is counted: up to here a float has all whole numbers
+DAMAGE = (  # what reading a line that nobody of good will has written may raise
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+SHORT = 200  # letters of what a library says of a damaged file
 BEST, CHECKPOINT, PICTURE = "best", "checkpoint", "solution.png"
 
 
@@ -26,8 +38,10 @@ def read_config(path: Path) -> dict[str, Any]:
     """The tables of a configuration."""
     try:
         return tomllib.loads(_read(path / CONFIG))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path / CONFIG} is not valid TOML: {error}") from error
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path / CONFIG} is not valid TOML: {_short(error)}") from error
 
 
 def read_history(path: Path) -> list[Record]:
@@ -38,13 +52,30 @@ def read_history(path: Path) -> list[Record]:
         try:
             record = json.loads(line)
             assert line.endswith("\n")
-            assert isinstance(record["step"], int)
-        except (ValueError, AssertionError, KeyError, TypeError) as error:
+            records.append(_renamed({name: _number(value) for name, value in record.items()}))
+            assert is_count(record["step"])
+            assert "seconds" in record
+        except DAMAGE as error:
             if number == len(lines) and not line.endswith("\n"):
                 break
             raise InputError(f"line {number} of {path / METRICS} cannot be read") from error
-        records.append(_renamed({k: math.nan if v is None else v for k, v in record.items()}))
     return records
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number that a run may have counted to."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return 0 <= value <= MOST
+
+
+def _number(value: object) -> int | float:
+    """A number of a record; null is NaN."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return value if abs(float(value)) <= MOST else float(value)
 
 
 def read_summary(path: Path) -> Record:
@@ -52,8 +83,10 @@ def read_summary(path: Path) -> Record:
     try:
         summary = json.loads(_read(path / SUMMARY))
         assert isinstance(summary, dict)
-    except (ValueError, AssertionError) as error:
-        raise InputError(f"{path / SUMMARY} cannot be read: {error}") from error
+    except InputError:
+        raise
+    except (ValueError, AssertionError, RecursionError) as error:
+        raise InputError(f"{path / SUMMARY} cannot be read: {_short(error)}") from error
     return _renamed(summary)
 
 
@@ -64,10 +97,16 @@ def _renamed(values: Mapping[str, Any]) -> Record:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return read_text(path)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not text: {error.reason}") from error
     except OSError as error:
+        why = "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
         raise InputError(
-            f"{path.parent} is not a run folder: {path.name} cannot be read"
+            f"{path.parent} is not a run folder: {path.name} cannot be read{why}"
         ) from error
+
+
+def _short(error: Exception) -> str:
+    """The beginning of what an error says."""
+    return str(error).partition("\n")[0][:SHORT] or type(error).__name__

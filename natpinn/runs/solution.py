@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
+from ..files import save_figure
 from ..models.theta import as_model, numbers
 from ..pictures.solution import draw_solution
 from ..problems.problem import Problem
@@ -106,7 +107,8 @@ class Solution:
 
         **Returns:** the Matplotlib figure, which a notebook shows.
 
-        **Raises:** `InputError` where the solution was loaded without its problem.
+        **Raises:** `InputError` where the solution was loaded without its problem, or where the
+        file cannot be written.
 
             import natpinn
 
@@ -116,7 +118,7 @@ class Solution:
             raise InputError("a picture needs the problem: load the run with problem=…")
         figure = draw_solution(self.model, self.problem)
         if path is not None:
-            figure.savefig(path)
+            save_figure(figure, path)
         return figure
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import InputError, NatpinnWarning, unknown
+from ..files import read_text, replace_text
 from ..training.progress import Progress
 
 
@@ -123,5 +124,5 @@ def _identity(folder: Path | None) -> str:
         return uuid.uuid4().hex
     path = folder / "wandb.id"
     if not path.exists():
-        path.write_text(uuid.uuid4().hex)
-    return path.read_text()
+        replace_text(path, uuid.uuid4().hex)
+    return read_text(path)

@@ -15,10 +15,10 @@ from typing import Any
 
 from ..bench.sketches import compare_algorithms
 from ..errors import InputError, unknown
+from ..files import replace_text
 from ..machine import machine
 from ..problems.problem import Problem
 from ..runs.config import Config
-from ..runs.files import replace_text
 from ..runs.folder import is_locked
 from ..runs.own_code import lookup_problem
 from ..runs.parts import assemble

@@ -18,9 +18,9 @@ from typing import Any
 import tomli_w
 
 from ..errors import InputError
+from ..files import PARTIAL
 from ..problems.problem import Problem
 from ..runs.config import Config
-from ..runs.files import PARTIAL
 from ..runs.own_code import lookup_problem
 from ..runs.parts import assemble, describe_objects
 from ..runs.records import CHECKPOINT, SUMMARY, read_summary

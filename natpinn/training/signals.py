@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import ClassVar
 
+from ..errors import printable
+
 STOPPED = 130  # the exit code that shells expect of a command that was stopped
 TOGETHER = 0.5  # seconds in which signals are one: `timeout` sends two, one of them to the group
 
@@ -98,4 +100,4 @@ class _Signals:
 def say(message: str) -> None:
     """A line on stderr, where that can still be written."""
     with contextlib.suppress(OSError, ValueError):
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)

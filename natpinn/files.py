@@ -1,0 +1,166 @@
+"""Files that have their old or their new content, whatever happens, and no others.
+
+A folder may come from anyone. So only regular files are read, up to a size, and only regular files
+are replaced; no link is followed, except in the path of the folder.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import math
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+
+PARTIAL = ".part"  # ends the name of a file that is being written, or was when a process died
+LONGEST = 2**26  # bytes of a text that is read
+Kind = tuple[str, Any]  # what something on disk is called, and the test of its mode
+FILE: Kind = ("file", stat.S_ISREG)
+FOLDER: Kind = ("folder", stat.S_ISDIR)
+
+
+def read_bytes(path: Path, most: int = LONGEST) -> bytes:
+    """What a regular file holds; an OSError for anything else, and for more than `most` bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if found.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes")
+        return file.read(most)
+
+
+def read_text(path: Path) -> str:
+    """What a regular file holds, as text."""
+    return read_bytes(path).decode()
+
+
+def replace_text(path: Path, text: str, is_private: bool = False) -> None:
+    """Write a file beside the old one, and put it in its place."""
+    replace_bytes(path, text.encode(), is_private)
+
+
+def replace_bytes(path: Path, content: bytes, is_private: bool = False) -> None:
+    """Write a file beside the old one, and put it in its place once it is on the disk.
+
+    Nobody but the user may read it where it is private. What is there and no regular file stays,
+    and is an OSError.
+    """
+    _check_replaceable(path)
+    partial = path.with_name(f".natpinn-{secrets.token_hex(8)}{PARTIAL}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(partial, flags, 0o600 if is_private else 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def open_in_place(path: Path) -> io.FileIO:
+    """A regular file to write into, unbuffered."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return io.FileIO(descriptor, "r+")
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk, where its file system knows of that."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Wait until all files below a folder are on the disk, and their names."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            descriptor = os.open(Path(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(Path(folder))
+
+
+def is_kind(path: Path, kind: Kind) -> bool:
+    """Whether something is there, and is a file or a folder itself, and no link to one."""
+    try:
+        return kind[1](os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def check_kind(path: Path, kind: Kind) -> None:
+    """An InputError where something is there that is of another kind, such as a link."""
+    if os.path.lexists(path) and not is_kind(path, kind):
+        raise InputError(
+            f"{path} is {_called(path)}, and natpinn follows no links in a run folder: remove it"
+        )
+
+
+def check_output(path: Path | str) -> Path:
+    """A file that may be written: it is new, or a regular file. An InputError for anything else."""
+    if os.path.lexists(path) or not str(path) or not Path(path).name:
+        if not str(path):
+            raise InputError("the name of an output is empty: name a file")
+        if not is_kind(Path(path), FILE):
+            raise InputError(f"{path} is {_called(Path(path))}: choose a file that is new")
+    return Path(path)
+
+
+def save_figure(figure: Any, path: Path | str, **options: Any) -> None:
+    """Save a Matplotlib figure; a name without an ending gets .png. An InputError if that fails."""
+    path = check_output(path)
+    path = path if path.suffix else check_output(path.with_name(path.name + ".png"))
+    content = io.BytesIO()
+    try:
+        figure.savefig(content, format=path.suffix[1:].lower(), **options)
+        replace_bytes(path, content.getvalue())
+    except (ValueError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot draw {path}: {reason}") from error
+
+
+def as_json(value: object, indent: int | None = None) -> str:
+    """One JSON text with a line end; NaN and infinity, which JSON has not, become null."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False) + "\n"
+
+
+def _check_replaceable(path: Path) -> None:
+    if os.path.lexists(path) and not is_kind(path, FILE):
+        raise OSError(errno.EEXIST, f"{path.name} is {_called(path)}")
+
+
+def _called(path: Path) -> str:
+    names = {
+        stat.S_IFLNK: "a link",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFREG: "a file",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return names.get(stat.S_IFMT(os.lstat(path).st_mode), "a device")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
