@@ -12,6 +12,9 @@ from jaxtyping import Array, Float, PyTree
 
 from .errors import InputError
 
+MOST = 2**53  # up to here a float64 has all whole numbers
+LONGEST = 100  # letters of a value in a message
+
 
 def check_flag(value: object, name: str) -> None:
     """Check that a value is true or false: the text "False" would count as true."""
@@ -20,14 +23,25 @@ def check_flag(value: object, name: str) -> None:
 
 
 def whole(value: SupportsIndex, name: str, least: int = 1) -> int:
-    """A whole number, Python's or NumPy's; True is none."""
+    """A whole number below 2**53, Python's or NumPy's; True is none."""
     try:
         found = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         found = None
     if found is None or found < least:
-        raise InputError(f"{name} must be a whole number from {least}, got {value!r}")
+        raise InputError(f"{name} must be a whole number from {least}, got {shown(value)}")
+    if found >= MOST:
+        raise InputError(f"{name} must be a whole number below 2**53, got {shown(value)}")
     return found
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it, which may be a number of thousands of digits."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes
+        return "a number of thousands of digits"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def float64(value: object, name: str) -> Float[Array, "..."]:
@@ -43,8 +57,8 @@ def float64(value: object, name: str) -> Float[Array, "..."]:
         if not isinstance(value, jax.Array):
             value = np.asarray(value, np.float64)  # by NumPy, which compiles nothing
         return jnp.asarray(value, dtype=jnp.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be numbers, got {value!r}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} must be numbers, got {shown(value)}") from error
 
 
 def require_float64(tree: PyTree, name: str) -> None:

@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ def read_text(path: Path) -> str:
     return read_bytes(path).decode()
 
 
+def read_named(path: Path | str) -> str:
+    """What a file holds that the user has named: a link to one will do."""
+    return read_text(Path(os.path.realpath(path)))
+
+
 def replace_text(path: Path, text: str, is_private: bool = False) -> None:
     """Write a file beside the old one, and put it in its place."""
     replace_bytes(path, text.encode(), is_private)
@@ -53,7 +59,22 @@ def replace_bytes(path: Path, content: bytes, is_private: bool = False) -> None:
     and is an OSError.
     """
     _check_replaceable(path)
-    partial = path.with_name(f".natpinn-{secrets.token_hex(8)}{PARTIAL}")
+    with _partial(path.parent, content, is_private) as partial:
+        os.replace(partial, path)
+    sync_folder(path.parent)
+
+
+def create_text(path: Path, text: str, is_private: bool = False) -> None:
+    """Write a file that is not there yet, whole or not at all; else a FileExistsError."""
+    with _partial(path.parent, text.encode(), is_private) as partial:
+        os.link(partial, path)
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _partial(folder: Path, content: bytes, is_private: bool) -> Iterator[Path]:
+    """A file of a random name, which is on the disk; what is left of it is removed."""
+    partial = folder / f".natpinn-{secrets.token_hex(8)}{PARTIAL}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(partial, flags, 0o600 if is_private else 0o666)
     try:
@@ -61,12 +82,10 @@ def replace_bytes(path: Path, content: bytes, is_private: bool = False) -> None:
             file.write(content)
             file.flush()
             os.fsync(descriptor)
-        os.replace(partial, path)
-    except BaseException:
+        yield partial
+    finally:
         with contextlib.suppress(OSError):
             partial.unlink()
-        raise
-    sync_folder(path.parent)
 
 
 def open_in_place(path: Path) -> io.FileIO:

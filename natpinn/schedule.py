@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .checks import float64, whole
+from .checks import float64, shown, whole
 from .errors import InputError
 
 Schedule = Float[Array, ""] | Callable[[Int[Array, ""]], ArrayLike]
@@ -24,12 +24,12 @@ def schedule(
     value: Number, name: str, *, minimum: float, below: float = math.inf, positive: bool = False
 ) -> Schedule:
     """`value` as a number in range, or an optax schedule that starts in it."""
-    shown = value
+    first = value
     if callable(value):
-        shown = value(jnp.array(0))  # the first of its values stands for the others
+        first = value(jnp.array(0))  # the first of its values stands for the others
     elif isinstance(value, bool | str):
-        raise InputError(f"{name} must be a number or a schedule, got {value!r}")
-    number = float64(shown, name)
+        raise InputError(f"{name} must be a number or a schedule, got {shown(value)}")
+    number = float64(first, name)
     if number.ndim:
         raise InputError(f"{name} must be one number, got shape {number.shape}")
     if not (minimum <= float(number) < below) or (positive and float(number) == minimum):

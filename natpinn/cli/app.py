@@ -1,14 +1,18 @@
 """The command line: natpinn list | solve | resume | report | plot | tune | experiment | bench."""
 
+import io
 import os
+import signal
 import sys
+import threading
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .. import __version__
 from ..errors import InputError, NatpinnWarning
+from ..search.storage import hide_password
 from ..training.signals import STOPPED, Interrupts, say
 from .bench import bench_app
 from .experiment import experiment_app
@@ -27,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+LONGEST = 1000  # letters of an error
 DEBUG = "NATPINN_DEBUG"  # the environment variable that shows tracebacks
 
 
@@ -59,10 +64,39 @@ app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:
-    """The entry point: errors are one line on stderr, with exit code 2."""
-    with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
-        _run()
+    """Run a command line: errors are one line on stderr, with exit code 2."""
+    _open_streams()
+    before = sys.unraisablehook
+    sys.unraisablehook = _stop_again
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            _run()
+    finally:
+        sys.unraisablehook = before
+
+
+def _stop_again(lost: Any) -> None:
+    """Repeat a Ctrl-C that came inside a callback of C code, which Python drops there."""
+    if lost.exc_type is KeyboardInterrupt:
+        threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _open_streams() -> None:
+    """What was closed is /dev/null, or the next file would get its number, and what is printed.
+
+    Letters that a stream cannot show, as in an ASCII locale, are spelled.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the smallest number that is free
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run() -> None:
@@ -97,9 +131,12 @@ def _run() -> None:
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     """Warnings of natpinn for people; those of libraries are for developers."""
     if issubclass(category, NatpinnWarning):
-        say(f"natpinn: warning: {message}")
+        say(f"natpinn: warning: {hide_password(message)}")
 
 
 def _fail(message: str) -> None:
-    say(f"natpinn: {' '.join(message.split())}")
+    line = hide_password(" ".join(message.split()))
+    if len(line) > LONGEST:  # a name or a number may have any length
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    say(f"natpinn: {line}")
     sys.exit(2)

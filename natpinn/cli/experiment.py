@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from ..errors import InputError
 from ..training.signals import STOPPED, say
 from .bench import print_nystrom
 from .options import JsonFlag
+from .output import show, show_table
 
 if TYPE_CHECKING:
     from ..search.experiment import Planned, State
@@ -102,7 +102,7 @@ def experiment_status(
             state = experiments.sketches_state(read, out).name
             results.append({"experiment": read.name, "state": state})
             if not as_json:
-                print(f"{read.title}: {state}")
+                show(f"{read.title}: {state}")
             continue
         runs = [(one, one.state()) for one in experiments.plan(read, out, scale, _seeds(seeds))]
         results += [_row(one, state) for one, state in runs]
@@ -176,7 +176,7 @@ def _show(title: str, runs: "list[tuple[Planned, State]]", as_json: bool) -> Non
         error = "" if state.best_l2 is None else f"{state.best_l2:.3e}"
         seconds = f"{state.seconds:.3g} of {one.budget:.3g}"
         table.add_row(one.method, str(one.seed), state.name, seconds, error)
-    Console().print(table)
+    show_table(table)
 
 
 def _words(state: "State") -> str:

@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Mapping
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from ..errors import printable
 from ..runs.records import command
 from ..search import tuning
 from ..search.study import Study, Trial
 from ..training.signals import STOPPED, say
+from .output import show, show_table
 
 SHOWN = 10  # trials of the table at the end
 
@@ -46,20 +47,20 @@ def _print(found: tuning.Tuned) -> None:
         key=lambda t: (t.state, t.error),
     )
     names = list(ranked[0].params) if ranked else []
-    table = Table("trial", found.ranked_by, *(name.removeprefix("optimizer.") for name in names))
+    table = Table("trial", found.ranked_by, *map(_short, names))
     for trial in ranked[:SHOWN]:
         error = "pruned" if trial.state == "pruned" else f"{trial.error:.3e}"
         table.add_row(str(trial.number), error, *(_number(trial.params[n]) for n in names))
-    Console().print(table)
+    show_table(table)
     folder = shlex.quote(str(found.folder))
     if not found.is_complete:
         running = sum(t.state == "running" for t in found.trials)
         others = f", and {running} running elsewhere" if running else ""
         again = "the same command" if found.has_own_code else f"natpinn tune {folder}"
-        print(f"{len(ranked)} trials are done{others}: go on with {again}")
+        show(f"{len(ranked)} trials are done{others}: go on with {again}")
     if found.best is not None:
         best = f"{found.folder}/{tuning.BEST}"
-        print(f"run the best with: {command(best, found.settings)}")
+        show(f"run the best with: {command(best, found.settings)}")
 
 
 def _as_json(found: tuning.Tuned) -> dict[str, object]:
@@ -88,4 +89,8 @@ def _show(params: Mapping[str, object]) -> str:
 
 
 def _number(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else printable(str(value))
+
+
+def _short(name: str) -> str:
+    return printable(name.removeprefix("optimizer."))

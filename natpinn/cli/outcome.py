@@ -15,6 +15,7 @@ from ..runs.records import PICTURE
 from ..runs.run import plan
 from ..runs.solution import Solution
 from ..training.signals import STOPPED
+from .output import show
 
 
 def print_settings(parts: Parts, as_json: bool) -> None:
@@ -46,26 +47,26 @@ def finish(solution: Solution, as_json: bool) -> None:
 def _print_outcome(solution: Solution) -> None:
     summary, folder = solution.summary, solution.folder
     steps, seconds = summary["steps"], summary["seconds"]
-    print(f"{summary['status']}: {steps:,} steps in {seconds:.1f} s on {summary['device']}")
+    show(f"{summary['status']}: {steps:,} steps in {seconds:.1f} s on {summary['device']}")
     if summary["message"]:
-        print(f"  {summary['message']}")
+        show(f"  {summary['message']}")
     for what in ("rejected", "recovered"):
         if summary[f"{what}_steps"]:
-            print(f"  {what}   {summary[f'{what}_steps']:,} steps")
+            show(f"  {what}   {summary[f'{what}_steps']:,} steps")
     if summary["best_l2"] is not None:
         best, relative = summary["best_l2"], summary["best_relative_l2"]
-        print(f"  L2 error   {best:.3e}   relative {relative:.3e}")
+        show(f"  L2 error   {best:.3e}   relative {relative:.3e}")
     elif summary["best_validation_loss"] is not None:
-        print(f"  validation loss   {summary['best_validation_loss']:.3e}")
+        show(f"  validation loss   {summary['best_validation_loss']:.3e}")
     if folder is None:
         return
-    print(f"  picture    {folder / PICTURE}")
-    print(f"  run folder {folder}")
+    show(f"  picture    {folder / PICTURE}")
+    show(f"  run folder {folder}")
     if summary["status"] == "interrupted":
-        print(f"go on with: natpinn resume {shlex.quote(str(folder))}{_own_code(solution.config)}")
+        show(f"go on with: natpinn resume {shlex.quote(str(folder))}{_own_code(solution.config)}")
 
 
 def _own_code(config: dict[str, Any]) -> str:
     """The flags that name code of the user's own."""
     names = {kind: config[kind]["name"] for kind in ("problem", "model")}
-    return "".join(f" --{kind} {name}" for kind, name in names.items() if ":" in name)
+    return "".join(f" --{kind} {shlex.quote(name)}" for kind, name in names.items() if ":" in name)

@@ -9,6 +9,7 @@ import typer
 from ..files import check_output
 from ..training.signals import say
 from .options import JsonFlag
+from .output import show
 
 RunsArgument = Annotated[
     list[Path], typer.Argument(help="Run folders, or folders that hold some.", metavar="RUNS…")
@@ -43,7 +44,7 @@ def report_command(
     if as_json:
         print(json.dumps({"path": str(out), "runs": len(runs), "left_out": left_out}, indent=2))
     else:
-        print(f"{out} has {len(runs)} {'run' if len(runs) == 1 else 'runs'}")
+        show(f"{out} has {len(runs)} {'run' if len(runs) == 1 else 'runs'}")
 
 
 def plot_command(
@@ -70,7 +71,7 @@ def plot_command(
     if as_json:
         print(json.dumps({"figures": list(map(str, written)), "left_out": left_out}, indent=2))
     else:
-        print("\n".join(map(str, written)))
+        show("\n".join(map(str, written)))
 
 
 def _tell(left_out: list[str]) -> None:

@@ -32,12 +32,17 @@ def resume(
     memory_limit: Annotated[
         str | None, typer.Option(help="Another limit than before, as in 8GB.")
     ] = None,
+    trackers: Annotated[
+        list[str] | None,
+        typer.Option("--tracker", help="wandb, if the run sends its records there; said again."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Go on with a run from its last checkpoint, as if it had never stopped.
 
     Limits are those of the whole run; without any, the run's own hold. Code of your own is never
-    run because a folder names it: say it again with --problem and --model.
+    run because a folder names it, and no other host is contacted: say them again with --problem,
+    --model and --tracker.
 
     \b
     natpinn resume runs/poisson_5d-spring-1
@@ -59,5 +64,6 @@ def resume(
         stop_at=stop_at,
         devices=device_count(devices),
         memory_limit=memory_limit,
+        trackers=trackers or (),
     )
     finish(solution, as_json)

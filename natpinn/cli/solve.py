@@ -103,6 +103,7 @@ def solve(
     flags |= dict(map(parse_setting, settings or []))
     base = {} if config is None else read_file(config)
     _refuse_code(base, flags, config)
+    _refuse_hosts(base, flags, config)
     if (base | flags).get("compute.devices") == "all":
         cluster.join()  # before anything is computed
     resolved = resolve(without_dependants(base, flags) | flags)
@@ -129,6 +130,18 @@ def _refuse_code(base: dict[str, Any], flags: dict[str, Any], path: Path | None)
                 f"{path} names {kind} code of your own ({name}), which a file may not run: say it "
                 f"on the command line too, {said.format(name)}"
             )
+
+
+def _refuse_hosts(base: dict[str, Any], flags: dict[str, Any], path: Path | None) -> None:
+    """Check that trackers on other hosts are named on the command line, or in the environment."""
+    from ..runs.trackers import ENVIRONMENT, unsaid
+
+    listed = [] if "track.trackers" in flags else unsaid(base.get("track.trackers"))
+    if listed:
+        raise InputError(
+            f"{path} names the tracker {listed[0]}, which natpinn does not contact because a file "
+            f"names it: say --tracker {listed[0]}, or set {ENVIRONMENT}={listed[0]}"
+        )
 
 
 @contextlib.contextmanager

@@ -76,12 +76,13 @@ def tune_command(
     if trials is not None:
         given.setdefault("refine", trials)
     if (Path(problem) / tuning.STUDY).exists():
-        others = [optimizer, space, budget, steps, settings, out, storage, *given.values()]
+        others = [optimizer, space, budget, steps, settings, out, *given.values()]
         if any(value is not None for value in others):
             raise InputError(
-                f"the study in {problem} has its search already: leave out all options"
+                f"the study in {problem} has its search already: leave out all options, but for "
+                f"--storage"
             )
-        bench = tuning.join(Path(problem))
+        bench = tuning.join(Path(problem), storage=storage)
     else:
         if "/" in problem:
             raise InputError(f"{problem} is not a study: there is no {tuning.STUDY} in it")

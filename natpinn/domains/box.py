@@ -110,7 +110,7 @@ class Box(CubeImage):
     @property
     def boundary(self) -> "BoxBoundary":
         """All faces; `boundary.with_normals` gives outward normals beside the points."""
-        return self.faces(*self.face_names)
+        return BoxBoundary(self, tuple(range(2 * self.dimension)))
 
     def faces(self, *names: str) -> "BoxBoundary":
         """Some faces of the box.
@@ -128,10 +128,11 @@ class Box(CubeImage):
         """
         if not names:
             raise InputError(f"name at least one face of: {', '.join(self.face_names)}")
+        numbers = {name: number for number, name in enumerate(self.face_names)}
         for name in names:
-            if name not in self.face_names:
-                raise unknown("face", str(name), self.face_names)
-        return BoxBoundary(self, tuple(self.face_names.index(name) for name in names))
+            if name not in numbers:
+                raise unknown("face", str(name), numbers)
+        return BoxBoundary(self, tuple(numbers[name] for name in names))
 
 
 class BoxBoundary(Surface):

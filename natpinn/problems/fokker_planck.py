@@ -7,6 +7,7 @@ from ..domains.box import Box
 from ..domains.spacetime import TimeSpace
 from ..equations.condition import Condition
 from ..equations.operators import Field, weighted_value_gradient_laplacian
+from .axes import axes_of_space
 from .problem import Problem
 
 
@@ -16,7 +17,7 @@ def spreading_gaussian(dimension: int = 9) -> Problem:
     ∂ₜq − d/2 − ½∇q·x − |∇q|² − Δq = 0: drift μ = −x/2, diffusion σ = √2.
     """
     slab = TimeSpace(0.0, 1.0, Box([-5.0] * dimension, [5.0] * dimension))
-    space = jnp.eye(1 + dimension)[:, 1:]
+    space = axes_of_space(dimension)
 
     def solution(tx: Float[Array, " d"]) -> Float[Array, ""]:
         variance = 2 - jnp.exp(-tx[0])

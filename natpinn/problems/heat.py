@@ -7,6 +7,7 @@ from ..domains.box import Box
 from ..domains.spacetime import TimeSpace
 from ..equations.condition import Condition
 from ..equations.operators import Field, weighted_laplacian
+from .axes import axes_of_space
 from .problem import Problem
 
 DIFFUSIVITY = 0.25
@@ -15,8 +16,8 @@ DIFFUSIVITY = 0.25
 def decaying_sines(dimension: int = 4) -> Problem:
     """u = e⁻ᵗ Σ sin(2xᵢ), with κ = ¼. The two conditions share one weight of 1."""
     slab = TimeSpace(0.0, 1.0, Box.unit(dimension))
-    sigma = DIFFUSIVITY**0.5 * jnp.eye(1 + dimension)[:, 1:]
-    backward_in_time = -jnp.eye(1 + dimension)[0]
+    sigma = DIFFUSIVITY**0.5 * axes_of_space(dimension)
+    backward_in_time = jnp.zeros(1 + dimension).at[0].set(-1.0)
 
     def solution(tx: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.exp(-tx[0]) * jnp.sum(jnp.sin(2 * tx[1:]))

@@ -63,12 +63,12 @@ def _page(data: dict[str, Any], count: int) -> str:
         "TITLE": html.escape(f"natpinn: {names}"),
         "WHEN": datetime.date.today().isoformat(),
         "WHAT": html.escape(f"{count} {'run' if count == 1 else 'runs'} of {names}"),
-        "STYLE": (assets / "page.css").read_text(),
+        "STYLE": (assets / "page.css").read_text("utf-8"),
         "PLOTLY": get_plotlyjs(),
         "DATA": text,
-        "SCRIPT": (assets / "page.js").read_text(),
+        "SCRIPT": (assets / "page.js").read_text("utf-8"),
     }
-    page = (assets / "page.html").read_text()
+    page = (assets / "page.html").read_text("utf-8")
     head, *rest = page.split("{{")  # each part is put in once, whatever it holds itself
     for piece in rest:
         name, _, after = piece.partition("}}")

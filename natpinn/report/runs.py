@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import read_named
 from ..problems.names import label
 from ..runs.names import OPTIMIZERS
 from ..runs.records import (
@@ -218,24 +219,23 @@ def read_curves(path: Path | str) -> list[Curve]:
     """
     curves: dict[str, Curve] = {}
     try:
-        with Path(path).open(newline="") as file:
-            reader = csv.DictReader(file)
-            reader.fieldnames = [RENAMED.get(n, n) for n in reader.fieldnames or ()]
-            if not set(COLUMNS) <= set(reader.fieldnames):
-                raise InputError(f"{path} needs the columns {', '.join(COLUMNS)}")
-            for row in reader:
-                problem, _, name = row["run"].partition("/")
-                curve = curves.setdefault(row["run"], Curve(problem, name, [], [], [], []))
-                for column, key in zip(
-                    (curve.step, curve.seconds, curve.loss, curve.error), COLUMNS[1:], strict=True
-                ):
-                    column.append(float(row[key]) if row[key] else math.nan)
+        reader = csv.DictReader(read_named(path).splitlines())
+        reader.fieldnames = [RENAMED.get(n, n) for n in reader.fieldnames or ()]
+        if not set(COLUMNS) <= set(reader.fieldnames):
+            raise InputError(f"{path} needs the columns {', '.join(COLUMNS)}")
+        for row in reader:
+            problem, _, name = row["run"].partition("/")
+            curve = curves.setdefault(row["run"], Curve(problem, name, [], [], [], []))
+            for column, key in zip(
+                (curve.step, curve.seconds, curve.loss, curve.error), COLUMNS[1:], strict=True
+            ):
+                column.append(float(row[key]) if row[key] else math.nan)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError, UnicodeDecodeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is no table of curves: {error}") from error
+    except InputError:
+        raise
+    except (ValueError, TypeError, csv.Error) as error:
+        raise InputError(f"{path} is no table of curves: {str(error)[:SHORT]}") from error
     return list(curves.values())
 
 

@@ -105,6 +105,14 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if STEP.fullmatch(name))
 
 
+def remove_all(folder: Path) -> None:
+    """Remove the checkpoints of a run that needs them no more."""
+    for step in steps(folder):
+        _remove(folder / str(step))
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def _remove(path: Path) -> None:
     """Remove what natpinn wrote, and nothing else that may have its name."""
     if is_kind(path, FOLDER) and is_kind(path / MARK, FILE):

@@ -4,17 +4,17 @@ It is the one truth about a run: what is recorded, and what the run is assembled
 checks itself where it is made.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import cattrs
 from jaxtyping import PRNGKeyArray
 
 from .. import memory
-from ..checks import check_flag, whole
+from ..checks import check_flag, shown, whole
 from ..errors import InputError
 from ..memory import parse_bytes
 from ..models.mlp import check_widths
@@ -89,7 +89,7 @@ class TrainConfig:
 
     def __post_init__(self):
         _ = self.limits
-        if self.stop_at is not None and not self.stop_at > 0:
+        if self.stop_at is not None and not 0 < self.stop_at < math.inf:
             raise InputError(f"stop_at must be a positive error, got {self.stop_at}")
 
     @property
@@ -179,7 +179,7 @@ class Config:
         except cattrs.BaseValidationError as error:
             if (own := _first(error, InputError)) is not None:
                 raise own from error
-            reasons = cattrs.transform_error(error, format_exception=lambda e, _: _reason(e))
+            reasons = cattrs.transform_error(error, format_exception=lambda e, _: str(e))
             raise InputError("; ".join(reasons).replace(" @ $.", ", in ")) from error
 
     def as_dict(self) -> dict[str, Any]:
@@ -228,12 +228,6 @@ def _first(group: BaseException, kind: type[InputError]) -> InputError | None:
     return None
 
 
-def _reason(error: BaseException) -> str:
-    is_no_list = isinstance(error, TypeError) and "not iterable" in str(error)
-    return "it is a list, as in [32]" if is_no_list else str(error)
-
-
-@cache
 def _converter() -> cattrs.Converter:
     """cattrs, but strict: 3.7 points and a seed of true are errors."""
     converter = cattrs.Converter(forbid_extra_keys=True)
@@ -241,19 +235,29 @@ def _converter() -> cattrs.Converter:
     def strict(*kinds: type) -> Callable[[Any, Any], Any]:
         def hook(value: Any, wanted: Any) -> Any:
             if isinstance(value, bool) != (bool in kinds) or not isinstance(value, kinds):
-                raise TypeError(f"{value!r} is not {_KINDS[wanted]}")
+                raise TypeError(f"{shown(value)} is not {_KINDS[wanted]}")
             if wanted is int and abs(value) >= 2**63:
-                raise TypeError(f"{value} is too large")
+                raise TypeError("it is too large")
             return wanted(value)
 
         return hook
+
+    def listed(value: Any, wanted: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"it is a list, as in [{shown(value)}]")
+        return tuple(converter.structure(item, get_args(wanted)[0]) for item in value)
 
     converter.register_structure_hook(int, strict(int))
     converter.register_structure_hook(float, strict(int, float))
     converter.register_structure_hook(str, strict(str))
     converter.register_structure_hook(bool, strict(bool))
+    converter.register_structure_hook_func(_is_tuple, listed)
     converter.register_structure_hook(int | str, lambda value, _: value)  # checks itself
     return converter
+
+
+def _is_tuple(wanted: Any) -> bool:
+    return get_origin(wanted) is tuple
 
 
 def _spell_none(value: object) -> Any:

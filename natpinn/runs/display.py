@@ -1,6 +1,7 @@
 """Progress for people: a live line on a terminal, plain lines elsewhere."""
 
 import contextlib
+import io
 import math
 import sys
 import time
@@ -26,7 +27,7 @@ class Display:
     """
 
     def __init__(self, stream: TextIO | None = None):
-        self._stream = stream or sys.stderr
+        self._stream = stream or sys.stderr or io.StringIO()  # stderr may be closed
         self._console = Console(file=self._stream)
         self._last_line = -SECONDS_BETWEEN_LINES
         self._bar: Progress | None = None

@@ -4,6 +4,7 @@ A configuration may be anyone's. Code of a user's own is never run because a fol
 stands for such code has to be passed again.
 """
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ class Recorded:
 
     def _own_code(self, kind: str) -> InputError:
         name = self.name(kind)
-        how = f" with --{kind} {name}" if ":" in str(name) else f" as {kind}="
+        how = f" with --{kind} {shlex.quote(str(name))}" if ":" in str(name) else f" as {kind}="
         return InputError(
             f"the {kind} of the run in {self.folder} ({name}) is code of your own, which a run "
             f"folder does not run: pass it again{how}"

@@ -92,7 +92,7 @@ def preset(problem: str, optimizer: str, line_search: str) -> dict[str, Any]:
 
     Methods with a sketch take the best settings of the same method without one.
     """
-    table = tomllib.loads((files("natpinn.runs") / "presets.toml").read_text())
+    table = tomllib.loads((files("natpinn.runs") / "presets.toml").read_text("utf-8"))
     step_rule = "fixed" if line_search == "none" else line_search
     exact = optimizer.removesuffix(NYSTROM)
     return flatten(table.get(problem, {}).get(exact, {}).get(step_rule, {}))

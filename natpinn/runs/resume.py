@@ -26,6 +26,7 @@ from .recorded import Recorded
 from .records import CHECKPOINT, SUMMARY, read_history, read_summary
 from .run import Earlier, run
 from .solution import Solution
+from .trackers import ENVIRONMENT, unsaid
 
 
 def resume(
@@ -39,6 +40,7 @@ def resume(
     stop_at: float | None = None,
     devices: int | str | None = None,
     memory_limit: str | int | None = None,
+    trackers: Sequence[str] = (),
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Solution:
@@ -58,6 +60,8 @@ def resume(
       Default: the run's own limits.
     - `devices`, `memory_limit`: as in `natpinn.solve`. Default: as before, since another plan
       rounds differently.
+    - `trackers`: as in `natpinn.solve`. One that sends records to another host is never used
+      because a folder names it: name it again. Default: those of the folder that stay on this disk.
     - `progress`: whether progress is shown. Default: True.
     - `callbacks`: functions of a `Progress`, as in `natpinn.train`. Default: none.
 
@@ -83,7 +87,7 @@ def resume(
     objects = (problem, None if isinstance(model, str) else model, optimizer)
     folder = RunFolder(Path(path), is_new=False) if cluster.is_first() else None
     try:
-        parts = _parts(Path(path), settings, *objects)
+        parts = _parts(Path(path), settings, trackers, *objects)
         keeps_plan = devices is None and memory_limit is None
         earlier = _find(parts, Path(path), keeps_plan, folder)
         return run(parts, path, progress, callbacks, earlier)
@@ -95,6 +99,7 @@ def resume(
 def _parts(
     path: Path,
     settings: dict[str, Any],
+    trackers: Sequence[str],
     problem: Problem | str | None,
     model: Any,
     optimizer: Optimizer | None,
@@ -108,12 +113,28 @@ def _parts(
     if isinstance(problem, str):
         problem = lookup_problem(problem)
     problem = recorded.problem() if problem is None else problem
+    settings = settings | {"track.trackers": _trackers(recorded, trackers)}
     config = recorded.config(settings, problem, model, optimizer)
     parts = assemble(config, problem, model, optimizer)
     if optimizer is not None and parts.config.as_dict()["optimizer"] != recorded.table("optimizer"):
         message = "the run goes on with another optimizer than before"
         warnings.warn(message, NatpinnWarning, stacklevel=3)
     return parts
+
+
+def _trackers(recorded: Recorded, said: Sequence[str]) -> list[str]:
+    """The trackers of the folder and of the user, without those elsewhere that only it names."""
+    listed = recorded.table("track").get("trackers")
+    listed = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    elsewhere = unsaid(listed, said)
+    if elsewhere:
+        message = (
+            f"the run in {recorded.folder} sent its records to {', '.join(elsewhere)}, which "
+            f"natpinn does not contact because a folder names it: say --tracker {elsewhere[0]}, or "
+            f"set {ENVIRONMENT}={elsewhere[0]}"
+        )
+        warnings.warn(message, NatpinnWarning, stacklevel=4)
+    return [n for n in dict.fromkeys([*listed, *said]) if n not in elsewhere]
 
 
 def _find(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | None) -> Earlier:

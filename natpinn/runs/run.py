@@ -18,7 +18,7 @@ from ..planning.explain import strategy
 from ..planning.forecast import expected_step_seconds
 from ..planning.planned import Planned, keep_plan, plan_step, smaller_limit
 from ..training.evaluation import Evaluation
-from ..training.loop import train
+from ..training.loop import check_callbacks, train
 from ..training.progress import Callback, Progress
 from ..training.record import Record
 from ..training.result import TrainResult
@@ -59,6 +59,7 @@ def run(
     earlier: Earlier = NOTHING,
 ) -> Solution:
     """Train as configured, record it in a folder where one is given, and sum it up."""
+    check_callbacks(callbacks)
     config, is_first = parts.config, cluster.is_first()
     path = None if out is None else Path(out)
     if path is not None and is_first and earlier is NOTHING:

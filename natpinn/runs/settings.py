@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import read_named
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -16,11 +17,11 @@ def read_file(path: Path) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file that a user has named."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(read_named(path))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+        raise InputError(f"{path} is not valid TOML: {str(error)[:200]}") from error
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -30,7 +31,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InputError(f"--set wants key=value, got {text!r}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or nested a thousand times
         return key.strip(), value.strip()
 
 

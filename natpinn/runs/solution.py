@@ -1,6 +1,7 @@
 """What was learned, in memory and on disk."""
 
 import shlex
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from ..errors import InputError
+from ..errors import InputError, NatpinnWarning
 from ..files import save_figure
 from ..models.theta import as_model, numbers
 from ..pictures.solution import draw_solution
@@ -161,11 +163,19 @@ def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> 
             f"resume {shlex.quote(str(folder))}` goes on with it"
         )
     like = as_model(like)
-    model = eqx.combine(checkpoint.read(folder / BEST, numbers(like)), like)
+    found = checkpoint.read(folder / BEST, numbers(like))
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found) if _is_float(leaf)):
+        message = f"the parameters in {folder / BEST} are not all finite"
+        warnings.warn(message, NatpinnWarning, stacklevel=2)
+    model = eqx.combine(found, like)
     if problem is not None:
         _check_fit(model, problem)
     history, summary = read_history(folder), read_summary(folder)
     return Solution(model, problem, history, summary, recorded.tables)
+
+
+def _is_float(leaf: Any) -> bool:
+    return leaf.dtype.kind in "fc"
 
 
 def _check_fit(model: Any, problem: Problem) -> None:

@@ -79,6 +79,9 @@ def solve(
             f"an optimizer is one of natpinn's, as in spring(damping=1e-6), or its name, got "
             f"{optimizer!r}; an optax method is FirstOrder(optax.lion, {{'learning_rate': 1e-3}})"
         )
+    if not isinstance(points, Mapping | None):
+        names = ", ".join(f"{key!r}: …" for key in getattr(problem, "conditions", ["interior"]))
+        raise InputError(f"points are given by condition, as {{{names}}}, got {points!r}")
     given = {
         "problem.name": problem if isinstance(problem, str) else problem.name,
         "optimizer.name": optimizer if isinstance(optimizer, str) else None,

@@ -4,6 +4,8 @@ They get what `metrics.jsonl` gets. One that fails is left out with a warning, a
 """
 
 import math
+import os
+import re
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import InputError, NatpinnWarning, unknown
-from ..files import read_text, replace_text
+from ..files import FOLDER, check_kind, read_text, replace_text
 from ..training.progress import Progress
 
 
@@ -56,6 +58,7 @@ class TensorboardTracker:
 
         if folder is None:
             raise InputError("TensorBoard's files go to a run folder: choose one with out=")
+        check_kind(folder / "tensorboard", FOLDER)
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
         self._writer.add_text("config", f"```\n{config}\n```")
 
@@ -69,6 +72,9 @@ class TensorboardTracker:
         self._writer.close()
 
 
+IDENTITY = re.compile(r"[\w-]{1,64}", re.ASCII)
+REMOTE = ("wandb",)  # trackers that send records to another host
+ENVIRONMENT = "NATPINN_TRACKERS"  # the variable of a user's own that allows them
 PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboardX"}
 TRACKERS: dict[str, Callable[..., Tracker]] = {
     "wandb": WandbTracker,
@@ -109,6 +115,13 @@ class Trackers:
                 warnings.warn(message, NatpinnWarning, stacklevel=3)
 
 
+def unsaid(names: object, said: Sequence[str] = ()) -> list[str]:
+    """The trackers on other hosts that a file names, and this user has not named as well."""
+    allowed = {*said, *os.environ.get(ENVIRONMENT, "").replace(",", " ").split()}
+    found = names if isinstance(names, list | tuple) else [names]
+    return [name for name in found if name in REMOTE and name not in allowed]
+
+
 def check_trackers(names: Sequence[str]) -> Sequence[str]:
     for name in names:
         if name not in TRACKERS:
@@ -122,7 +135,11 @@ def _identity(folder: Path | None) -> str:
     """The id of a run at Weights & Biases, kept in its folder for when it is resumed."""
     if folder is None:
         return uuid.uuid4().hex
+    check_kind(folder / "wandb", FOLDER)  # where its files go
     path = folder / "wandb.id"
-    if not path.exists():
+    if not os.path.lexists(path):
         replace_text(path, uuid.uuid4().hex)
-    return read_text(path)
+    found = read_text(path)
+    if not IDENTITY.fullmatch(found):
+        raise InputError(f"{path} has no id of a run: remove it")
+    return found

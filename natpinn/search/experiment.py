@@ -5,6 +5,7 @@ run for less time than is wanted now, goes on.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,15 @@ from typing import Any
 
 from ..bench.sketches import compare_algorithms
 from ..errors import InputError, unknown
-from ..files import replace_text
+from ..files import read_text, replace_text
 from ..machine import machine
 from ..problems.problem import Problem
+from ..runs import trackers
 from ..runs.config import Config
 from ..runs.folder import is_locked
 from ..runs.own_code import lookup_problem
 from ..runs.parts import assemble
-from ..runs.records import CONFIG, SUMMARY, read_config, read_history, read_summary
+from ..runs.records import CONFIG, DAMAGE, SUMMARY, read_config, read_history, read_summary
 from ..runs.resolve import resolve
 from ..runs.resume import resume
 from ..runs.run import run
@@ -200,15 +202,15 @@ def sketches_state(experiment: Experiment, out: Path) -> State:
 
 def _measured(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The rows that a table has, and the setting that is not as the experiment has it, if any."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}, ""
     try:
-        table = json.loads(path.read_text())
+        table = json.loads(read_text(path))
         for key, wanted in _sizes(options).items():
             if table.get(key) != wanted:
                 return {}, _begun_with(path, key, table.get(key), wanted)
         return table["sketches"], ""
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, *DAMAGE):
         raise InputError(f"{path} is no table of sketches: remove it, and run again") from None
 
 
@@ -285,6 +287,11 @@ def _check_method(name: str, settings: Mapping[str, Any]) -> None:
         raise InputError(f"a method's name has letters, digits, -, _ and dots, got {name!r}")
     if own := names_code(settings):
         raise InputError(f"methods.{name} needs code of your own ({own}), and files run no code")
+    if elsewhere := trackers.unsaid(settings.get("track.trackers")):
+        raise InputError(
+            f"methods.{name} sends records to {elsewhere[0]}, which natpinn does not contact "
+            f"because a file names it: set {trackers.ENVIRONMENT}={elsewhere[0]}"
+        )
     for key in settings:
         if key == "seed" or key.startswith("train."):
             raise InputError(f"methods.{name}: {key} is not for methods: set budget and seeds")

@@ -7,7 +7,6 @@ another trial with the same settings continues it.
 
 import json
 import math
-import re
 import time
 import warnings
 import zlib
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,11 +22,11 @@ from ..checks import whole
 from ..errors import InputError, NatpinnWarning, unknown
 from . import worker
 from .spaces import Choice, Option, Range, Space, describe
+from .storage import create, hide_password, import_optuna, open_storage
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution, CategoricalChoiceType
     from optuna.samplers import BaseSampler
-    from optuna.storages import BaseStorage
     from optuna.study import Study as OptunaStudy
     from optuna.trial import FrozenTrial, TrialState
     from optuna.trial import Trial as OptunaTrial
@@ -37,7 +36,6 @@ SILENCE = 600.0  # seconds without a sign of life, after which a worker elsewher
 SIGN_EVERY = 20.0  # seconds between signs of life
 WARM_UP = 20  # percent of a trial before it may be cut short
 PRUNE_EVERY = 5  # percent
-ATTEMPTS = 5  # to create the tables of a database while other workers do
 STATES = {
     "COMPLETE": "finished",
     "PRUNED": "pruned",
@@ -45,7 +43,6 @@ STATES = {
     "WAITING": "waiting",
     "FAIL": "lost",
 }
-Created = TypeVar("Created")
 
 
 @dataclass(frozen=True)
@@ -105,16 +102,16 @@ class Study:
         if search.prune:
             pruner = optuna.pruners.MedianPruner(n_warmup_steps=WARM_UP)
 
-        def create() -> "OptunaStudy":
+        def make() -> "OptunaStudy":
             return optuna.create_study(
-                storage=_storage(optuna, storage),
+                storage=open_storage(storage),
                 sampler=_sampler(optuna, search),
                 pruner=pruner,
                 study_name=name or f"natpinn-{zlib.crc32(described.encode()):08x}",
                 load_if_exists=True,
             )
 
-        study = _patiently(create, storage)
+        study = create(make, storage)
         if study.user_attrs.setdefault("search", described) != described:
             raise InputError(
                 f"{hide_password(storage)} has a study {study.study_name!r} with another search: "
@@ -223,7 +220,8 @@ class Task:
                 return True
             if not self._has_warned:
                 self._has_warned = True
-                message = f"the study cannot be told how trial {self.number} goes: {failure}"
+                reason = hide_password(failure)
+                message = f"the study cannot be told how trial {self.number} goes: {reason}"
                 warnings.warn(message, NatpinnWarning, stacklevel=2)
             return False
 
@@ -244,22 +242,8 @@ class Task:
         _quietly(self._optuna.tell, self._trial, state=_state("FAIL"))
 
 
-def import_optuna() -> ModuleType:
-    try:
-        import optuna
-    except ImportError as error:
-        raise InputError("tuning needs Optuna: pip install optuna") from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
 def _state(name: str) -> "TrialState":
     return import_optuna().trial.TrialState[name]
-
-
-def hide_password(storage: object) -> str:
-    """A storage as messages show it, without its password."""
-    return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", str(storage))
 
 
 def _trial(t: "FrozenTrial") -> Trial:
@@ -275,7 +259,8 @@ def _trial(t: "FrozenTrial") -> Trial:
 
 
 def _continues(trial: "OptunaTrial | FrozenTrial") -> int | None:
-    return trial.user_attrs.get("continues")
+    number = trial.user_attrs.get("continues")
+    return number if isinstance(number, int) and 0 <= number < trial.number else None
 
 
 def _root(trial: Trial, trials: list[Trial]) -> int:
@@ -308,35 +293,6 @@ def _suggest(trial: "OptunaTrial", key: str, values: Range | Choice) -> "Categor
     if values.is_whole:
         return trial.suggest_int(key, round(values.low), round(values.high), log=values.is_log)
     return trial.suggest_float(key, values.low, values.high, log=values.is_log)
-
-
-def _storage(optuna: ModuleType, where: str | Path | None) -> "BaseStorage | str":
-    if where is None:
-        return optuna.storages.InMemoryStorage()
-    if isinstance(where, Path):  # absolute, or a lock that a dead worker has left is never freed
-        backend = optuna.storages.journal.JournalFileBackend(str(where.resolve()))
-        return optuna.storages.JournalStorage(backend)
-    return where
-
-
-def _patiently(create: Callable[[], Created], storage: str | Path | None) -> Created:
-    """Create a study, again where workers that start at once create the same tables."""
-    attempt = 0
-    while True:
-        try:
-            return create()
-        except Exception as error:
-            attempt += 1
-            if attempt == ATTEMPTS or not _is_collision(error):
-                what = hide_password(str(error).strip().split("\n")[0])
-                where = hide_password(storage)
-                raise InputError(f"cannot use the storage {where}: {what}") from error
-        time.sleep(0.3 * 2**attempt)
-
-
-def _is_collision(error: Exception) -> bool:
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"IntegrityError", "ProgrammingError", "StorageInternalError"})
 
 
 def _is_taken_over(error: Exception) -> bool:

@@ -8,9 +8,10 @@ run folder for each trial, and the best settings (`best.toml`).
 import contextlib
 import math
 import os
+import shlex
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from typing import Any
 import tomli_w
 
 from ..errors import InputError
-from ..files import PARTIAL
+from ..files import FOLDER, PARTIAL, check_kind, create_text, read_text, replace_text
 from ..problems.problem import Problem
+from ..runs import trackers
+from ..runs.checkpoint import remove_all, steps
 from ..runs.config import Config
 from ..runs.own_code import lookup_problem
 from ..runs.parts import assemble, describe_objects
-from ..runs.records import CHECKPOINT, SUMMARY, read_summary
+from ..runs.records import CHECKPOINT, DAMAGE, SHORT, SUMMARY, read_summary
 from ..runs.resolve import resolve
 from ..runs.resume import resume
 from ..runs.run import run
@@ -33,7 +36,8 @@ from ..training.record import Record
 from ..training.signals import Interrupts
 from . import spaces
 from .spaces import Choice, Option, Range, Space
-from .study import Search, Study, Task, Trial, hide_password
+from .storage import ENVIRONMENT, hide_password, is_inside, said_storage
+from .study import Search, Study, Task, Trial
 
 STUDY, JOURNAL, BEST, TRIALS = "study.toml", "study.journal", "best.toml", "trials"
 TUNABLE = ("optimizer.", "points.", "model.", "sampling.")
@@ -200,13 +204,19 @@ def open_study(
     storage = _agree(folder, search, model, storage)
     if storage is None:
         _make(folder)
+    check_kind(folder / TRIALS, FOLDER)
     study = Study.open(search, storage or folder / JOURNAL, folder.resolve().name)
     _publish(folder, search, model, storage)
     return Workbench(search, study, problem, model, folder)
 
 
-def join(folder: Path, problem: Problem | None = None, model: Any = None) -> Workbench:
-    """One more worker for a study that exists."""
+def join(
+    folder: Path,
+    problem: Problem | None = None,
+    model: Any = None,
+    storage: str | None = None,
+) -> Workbench:
+    """One more worker for a study that exists; a database elsewhere has to be named again."""
     search, others = read_study(folder)
     own = names_code(search.settings) or others.get("model")
     if own and problem is None and model is None:
@@ -214,19 +224,33 @@ def join(folder: Path, problem: Problem | None = None, model: Any = None) -> Wor
             f"the study in {folder} needs code of your own ({own}), and files run no code: start "
             f"it with the command that you began it with"
         )
-    return open_study(search, problem, model, folder, others.get("storage"))
+    if elsewhere := trackers.unsaid(search.settings.get("track.trackers")):
+        raise InputError(
+            f"the study in {folder} sends records to {elsewhere[0]}, which natpinn does not "
+            f"contact because a file names it: set {trackers.ENVIRONMENT}={elsewhere[0]}"
+        )
+    return open_study(search, problem, model, folder, storage)
 
 
 def read_study(folder: Path) -> tuple[Search, dict[str, Any]]:
     """The search of a study, and its whole table with the storage and the model's name, if any."""
+    path = folder / STUDY
     try:
-        table = tomllib.loads((folder / STUDY).read_text())
+        table = tomllib.loads(read_text(path))
+        others = (table.get(key) for key in ("storage", "model"))
+        if not isinstance(table["search"], dict) or any(
+            not isinstance(value, str | None) for value in others
+        ):
+            raise TypeError("an entry is of another type")
         space = spaces.parse_table(table["search"]["space"])
         return Search(**{**table["search"], "space": space}), table
     except OSError as error:
-        raise InputError(f"{folder} is not a study: {STUDY} cannot be read") from error
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise InputError(f"{folder / STUDY} is damaged: {error}") from error
+        why = "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
+        raise InputError(f"{folder} is not a study: {STUDY} cannot be read{why}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except DAMAGE as error:
+        raise InputError(f"{path} is damaged: {str(error)[:SHORT]}") from error
 
 
 def names_code(settings: Mapping[str, Any]) -> str | None:
@@ -269,8 +293,10 @@ def work(bench: Workbench, report: Report | None = None) -> Tuned:
     if bench.folder is not None and found.best is not None:
         config = bench.config(found.best.params)
         described = describe_objects(config, bench.problem, bench.model, None)
-        with _written(bench.folder / BEST, tomli_w.dumps(described.as_dict())) as partial:
-            os.replace(partial, bench.folder / BEST)
+        try:
+            replace_text(bench.folder / BEST, tomli_w.dumps(described.as_dict()))
+        except OSError as error:
+            raise InputError(f"cannot write to {bench.folder}: {error.strerror}") from error
     return found
 
 
@@ -303,7 +329,7 @@ def _run(bench: Workbench, task: Task) -> None:
         return
     task.finish(final_error(summary), was_pruned)
     if (folder := bench.trial_folder(task.number)) is not None:
-        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)  # those of many trials are large
+        remove_all(folder / CHECKPOINT)  # those of many trials are large
 
 
 def final_error(summary: Mapping[str, Any]) -> float:
@@ -319,9 +345,10 @@ def _continue(bench: Workbench, task: Task, watch: Callable[[Progress], bool]) -
     """The outcome of the run that this trial continues; None if there is nothing to go on from."""
     new = bench.trial_folder(task.number)
     old = _left_behind(bench, task.continues)
-    if new is None or old is None or new.exists():
+    if new is None or old is None or os.path.lexists(new):
         return None
-    if not any((old / CHECKPOINT).glob("*")):
+    check_kind(old, FOLDER)
+    if not steps(old / CHECKPOINT):
         shutil.rmtree(old, ignore_errors=True)
         return None
     old.rename(new)
@@ -370,9 +397,9 @@ def _agree(folder: Path, search: Search, model: Any, storage: str | None) -> str
             records_of_others = [p for p in folder.iterdir() if not _is_mine(p.name)]
             if records_of_others:
                 raise InputError(f"{folder} holds other files: choose another folder with --out")
-            return storage
+            return storage or said_storage()
     except FileNotFoundError:
-        return storage
+        return storage or said_storage()
     except OSError as error:
         raise InputError(f"cannot use {folder}: {error.strerror}") from error
     known, others = read_study(folder)
@@ -384,23 +411,35 @@ def _agree(folder: Path, search: Search, model: Any, storage: str | None) -> str
         if old[key] != new[key]:
             raise InputError(
                 f"{folder} holds a study with other {key} ({old[key]} there, {new[key]} here): "
-                f"choose another folder with --out, or go on with `natpinn tune {folder}`"
+                f"choose another folder with --out, or go on with `natpinn tune "
+                f"{shlex.quote(str(folder))}`"
             )
-    return stored
+    return storage or _stored(stored, folder)
+
+
+def _stored(storage: str | None, folder: Path) -> str | None:
+    """The storage that a study's file names, where that is not elsewhere, or was said as well."""
+    if storage is None or is_inside(storage, folder):
+        return storage
+    said = said_storage()
+    if said is None or hide_password(said) != hide_password(storage):
+        raise InputError(
+            f"the study in {folder} keeps its trials in {hide_password(storage)}, which natpinn "
+            f"does not contact because a file names it: say --storage, or set {ENVIRONMENT}"
+        )
+    return said
 
 
 def _publish(folder: Path, search: Search, model: Any, storage: str | None) -> None:
-    """Write what the search is, unless another worker has just done so."""
+    """Write what the search is, unless another worker has just done so; no password is written."""
     table = {"search": search.describe()}
-    others = {"storage": storage, "model": _model_name(model)}
+    hidden = None if storage is None else hide_password(storage)
+    others = {"storage": hidden, "model": _model_name(model)}
     table |= {key: value for key, value in others.items() if value is not None}
     _make(folder / TRIALS)
     try:
-        with (
-            _written(folder / STUDY, tomli_w.dumps(table)) as partial,
-            contextlib.suppress(FileExistsError),
-        ):
-            os.link(partial, folder / STUDY)
+        with contextlib.suppress(FileExistsError):
+            create_text(folder / STUDY, tomli_w.dumps(table), is_private=storage is not None)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
 
@@ -412,19 +451,8 @@ def _make(folder: Path) -> None:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
 
 
-@contextlib.contextmanager
-def _written(path: Path, text: str) -> Iterator[Path]:
-    """A temporary file with the text, which the caller puts in the place of the real one."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
-    try:
-        partial.write_text(text)
-        yield partial
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _is_mine(name: str) -> bool:
-    return name.startswith((STUDY, JOURNAL, BEST, TRIALS))
+    return name.startswith((STUDY, JOURNAL, BEST, TRIALS)) or name.endswith(PARTIAL)
 
 
 def _model_name(model: object) -> str | None:

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import re
 import socket
 from pathlib import Path
 
+NAME = re.compile(r"([^|]*)\|(\d{1,9})\|([^|]*)", re.ASCII)  # machine, process number, start
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -15,7 +17,9 @@ def name() -> str:
 
 def is_gone(other: str) -> bool | None:
     """Whether a process has ended; None if it is on another machine, where nobody can tell."""
-    machine, process, started = other.split("|")
+    if (found := NAME.fullmatch(other)) is None:
+        return None
+    machine, process, started = found.groups()
     if machine != _machine():
         return None
     try:

@@ -101,6 +101,7 @@ def train(
         print(result.history[-1]["relative_l2"])
     """
     limits = Limits(steps, budget)
+    check_callbacks(callbacks)
     _check_start(theta, optimizer, tracking)
     use_compilation_cache()
     snapshot = begin(optimizer, theta, key) if resume is None else owned(resume)
@@ -144,6 +145,14 @@ def train(
                 run.evaluate(ledger, outcome)
                 run.report(ledger, True, interrupts)
     return ledger.result()
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Check that callbacks are functions in a list."""
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise InputError(
+            f"callbacks are functions of a Progress in a list, as [print], got {callbacks!r}"
+        )
 
 
 def check_tracking(tracking: Tracking | None, optimizer: Optimizer) -> None:

@@ -99,5 +99,7 @@ class _Signals:
 
 def say(message: str) -> None:
     """A line on stderr, where that can still be written."""
+    if sys.stderr is None:  # closed before Python began
+        return
     with contextlib.suppress(OSError, ValueError):
         print(printable(message), file=sys.stderr, flush=True)

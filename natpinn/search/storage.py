@@ -1,0 +1,159 @@
+"""Where the trials of a study are kept: in memory, in a journal file, or in a database."""
+
+import functools
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+from ..errors import InputError
+from ..files import FILE, check_kind, is_kind
+from ..training.signals import say
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+ENVIRONMENT = "NATPINN_STORAGE"  # the variable of a user's own that names a database
+ATTEMPTS = 5  # to create the tables of a database while other workers do
+PATIENCE = 120.0  # seconds to wait for a database that others have locked
+PAUSE = 0.2  # seconds before it is tried again
+LOCKED = re.compile(r"database( table)? is locked|database is busy", re.IGNORECASE)
+KEY = r"(?:password|passwd|pass|pwd|secret|token|odbc_connect)\s*(?:=|%3D)\s*"
+VALUE = r"'([^']*)'|\"([^\"]*)\"|\{([^}]*)\}"  # in quotes, or ODBC's braces
+HIDDEN = "***"
+CALLED_BY_CACHE = ("_create_new_trial", "_get_trials", "_set_trial_param")  # of Optuna's
+Created = TypeVar("Created")
+
+
+def import_optuna() -> ModuleType:
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError("tuning needs Optuna: pip install optuna") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def open_storage(where: str | Path | None) -> "BaseStorage":
+    """The storage in memory (None), in a journal file (a path), or at a database's URL."""
+    optuna = import_optuna()
+    if where is None:
+        return optuna.storages.InMemoryStorage()
+    if isinstance(where, Path):  # absolute, or a lock that a dead worker has left is never freed
+        check_kind(where, FILE)
+        backend = optuna.storages.journal.JournalFileBackend(str(where.resolve()))
+        return optuna.storages.JournalStorage(backend)
+    return optuna.storages.get_storage(_patient_kind(optuna)(where))
+
+
+def create(make: Callable[[], Created], storage: str | Path | None) -> Created:
+    """What `make` makes in a storage, tried again while workers that start create its tables."""
+    began, attempt = time.monotonic(), 0
+    while True:
+        try:
+            return make()
+        except InputError:
+            raise
+        except Exception as error:
+            attempt += 1
+            is_waiting = is_locked(error) and time.monotonic() - began < PATIENCE
+            if not is_waiting and (attempt >= ATTEMPTS or not _is_collision(error)):
+                what = hide_password(str(error).strip().split("\n")[0], storage)
+                where = hide_password(storage)
+                raise InputError(f"cannot use the storage {where}: {what}") from error
+        time.sleep(min(2.0, 0.3 * 2**attempt))
+
+
+def is_locked(error: BaseException | None) -> bool:
+    """Whether an error says that others have locked a database, which passes."""
+    while error is not None:
+        if LOCKED.search(str(error)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def is_inside(storage: str, folder: Path) -> bool:
+    """Whether a database is a file of a study's own folder, and no link leads out of it."""
+    found = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?#%]+)", storage)
+    if found is None or found[1].startswith(("file:", ":")):
+        return False
+    path = Path(found[1])
+    beside = [path.with_name(path.name + end) for end in ("", "-journal", "-wal", "-shm")]
+    if any(os.path.lexists(name) and not is_kind(name, FILE) for name in beside):
+        return False
+    return path.parent.resolve() == folder.resolve()
+
+
+def said_storage() -> str | None:
+    """The database that the environment of this user names."""
+    return os.environ.get(ENVIRONMENT) or None
+
+
+def hide_password(text: object, storage: object = None) -> str:
+    """A storage, or a message about one, as it may be shown: without a password.
+
+    Passwords stand before the host's @, or in the options of an address; those of `storage` are
+    hidden wherever they are repeated.
+    """
+    shown = str(text)
+    is_address = re.match(r"[\w+.-]+://", shown) is not None
+    for secret in _secrets(str(storage or ""), *([shown] if is_address else [])):
+        shown = shown.replace(secret, HIDDEN)
+    shown = re.sub(r"(://[^:/?#\s]*):\S*@", rf"\1:{HIDDEN}@", shown)
+    return re.sub(rf"(?i)({KEY})(?:{VALUE}|[^&;\s'\"]+)", rf"\g<1>{HIDDEN}", shown)
+
+
+def _secrets(*addresses: str) -> list[str]:
+    """The passwords of addresses, longest first, as they are written and as they are meant."""
+    found: set[str] = set()
+    for address in addresses:
+        found |= set(re.findall(r"://[^:/?#\s]*:(.*)@", address))
+        end = r"[^&;]+" if "://" in address else r"\S+"
+        for form in (address, unquote(address)):
+            for match in re.finditer(rf"(?i)(?={KEY}(?:{VALUE}|({end})))", form):
+                found.add(next(filter(None, match.groups()), ""))
+    found |= {unquote(secret) for secret in found}
+    return sorted((s for s in found if s.strip("*'\"")), key=len, reverse=True)
+
+
+def _is_collision(error: Exception) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"IntegrityError", "ProgrammingError", "StorageInternalError"})
+
+
+@functools.cache
+def _patient_kind(optuna: ModuleType) -> type:
+    """Optuna's database, each of whose transactions waits while others have locked it."""
+    kind = optuna.storages.RDBStorage
+    names = {*optuna.storages.BaseStorage.__abstractmethods__, *CALLED_BY_CACHE} & vars(kind).keys()
+    return type("PatientStorage", (kind,), {name: _patient(getattr(kind, name)) for name in names})
+
+
+def _patient(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that is one transaction, tried again while others have locked the database."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        began, has_said = time.monotonic(), False
+        while True:
+            try:
+                return method(*arguments, **options)
+            except Exception as error:
+                if not is_locked(error):
+                    raise
+                if time.monotonic() - began > PATIENCE:
+                    raise InputError(
+                        f"the database of the study has been locked for {PATIENCE:.0f} s: find out "
+                        f"by what, and go on with the same command"
+                    ) from error
+            if not has_said:
+                has_said = True
+                say("the database of the study is locked: waiting")
+            time.sleep(PAUSE)
+
+    return call
