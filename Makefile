@@ -20,8 +20,8 @@ test: .venv/.developed  ## run the tests, but for the slow ones
 test-slow: .venv/.developed  ## run the slow tests: examples, several processes, kills
 	$(PYTEST) -m slow
 
-survive: .venv/.developed  ## kill a run forty times at random moments and resume it each time
-	NATPINN_KILLS=40 $(BIN)/python -m pytest -s tests/runs/test_survival.py -k killed
+survive: .venv/.developed  ## kill a run 200 times, take its power 200 times, and resume it each time
+	NATPINN_KILLS=200 NATPINN_POWER_LOSSES=200 $(BIN)/python -m pytest -s tests/runs/test_survival.py -k "killed or power"
 
 fuzz: .venv/.developed  ## a thousand random command lines and config files, and fifty random runs
 	NATPINN_FUZZ=1000 NATPINN_FUZZ_RUNS=50 $(BIN)/python -m pytest tests/cli/test_fuzz.py

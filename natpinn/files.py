@@ -97,6 +97,22 @@ def open_in_place(path: Path) -> io.FileIO:
     return io.FileIO(descriptor, "r+")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it is in, so that they are on the disk."""
+    if path.exists() or path.parent == path:
+        path.mkdir(exist_ok=True)  # raises where it is a file
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until what was written to a file is on the disk."""
+    with open_in_place(path) as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(path: Path) -> None:
     """Wait until the names in a folder are on the disk, where its file system knows of that."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -111,11 +127,7 @@ def sync_tree(path: Path) -> None:
     """Wait until all files below a folder are on the disk, and their names."""
     for folder, _, names in os.walk(path):
         for name in names:
-            descriptor = os.open(Path(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_file(Path(folder, name))
         sync_folder(Path(folder))
 
 

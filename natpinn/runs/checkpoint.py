@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import re
+import secrets
 import shutil
 import warnings
 import zipfile
@@ -92,7 +93,7 @@ def latest(folder: Path, like: Tree) -> Tree | None:
             warnings.warn(message, NatpinnWarning, stacklevel=2)
         else:
             for damaged in (s for s in found if s > step and jax.process_index() == 0):
-                _put_away(folder / str(damaged))
+                put_away(folder / str(damaged))
             return tree
     return None
 
@@ -114,12 +115,17 @@ def remove_all(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what natpinn wrote, and nothing else that may have its name."""
+    """Remove what natpinn wrote, and nothing else that may have its name.
+
+    What is left where a process dies meanwhile has a name that is no checkpoint's.
+    """
     if is_kind(path, FOLDER) and is_kind(path / MARK, FILE):
+        with contextlib.suppress(OSError):
+            path = path.rename(path.with_name(f"{path.name}{TEMPORARY}-{secrets.token_hex(8)}"))
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _put_away(path: Path) -> None:
+def put_away(path: Path) -> None:
     """Remove a damaged checkpoint; under another name it stays if it may be something else."""
     _remove(path)
     if path.exists():
@@ -154,6 +160,7 @@ class Checkpoints:
             if newest is not None:
                 sync_tree(newest)
                 sync_folder(self.folder)
+                sync_folder(self.folder.parent)
         finally:
             if is_kind(self.folder, FOLDER):
                 for path in self.folder.glob(f"[0-9]*{TEMPORARY}*"):

@@ -23,9 +23,11 @@ from ..files import (
     as_json,
     check_kind,
     is_kind,
+    make_folder,
     open_in_place,
     replace_text,
     save_figure,
+    sync_file,
     sync_folder,
     sync_tree,
 )
@@ -73,7 +75,7 @@ class RunFolder:
         self._checkpoints = Checkpoints(path / CHECKPOINT)
         try:
             if is_new:
-                path.mkdir(parents=True, exist_ok=True)
+                make_folder(path)
             self._lock = _lock(path)
         except OSError as error:
             verb = "write to" if is_new else "read"
@@ -93,6 +95,7 @@ class RunFolder:
                 _remove_partial(self.path)
                 self._write_texts(self.path)
                 (self.path / SUMMARY).unlink(missing_ok=True)
+                sync_folder(self.path)
             except OSError as error:
                 raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
 
@@ -104,6 +107,7 @@ class RunFolder:
     def checkpoint(self, step: int, checkpoint: Checkpoint) -> None:
         """Write a checkpoint in the background; errors are noticed at the next call."""
         was_writing = self._checkpoints.is_writing
+        self._attempt("metrics", lambda: sync_file(self.path / METRICS), is_proof=False)
         self._attempt("checkpoints", self._checkpoints.finish, is_proof=was_writing)
         self._attempt(
             "checkpoints", lambda: self._checkpoints.start(step, checkpoint), is_proof=False
@@ -168,7 +172,7 @@ class RunFolder:
             if not os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
                 raise OSError(errno.ESTALE, "it is no longer the folder that the run began in")
             return
-        self.path.mkdir(parents=True)
+        make_folder(self.path)
         os.close(self._lock)
         self._lock = _lock(self.path)
         self._write_texts(self.path)

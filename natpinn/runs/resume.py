@@ -18,7 +18,7 @@ from ..training.evaluation import is_scheduled
 from ..training.progress import Callback
 from ..training.snapshot import begin
 from . import checkpoint
-from .checkpoint import Checkpoint, named_arrays
+from .checkpoint import Checkpoint, DamagedError, named_arrays
 from .folder import RunFolder
 from .own_code import lookup_problem
 from .parts import Parts, assemble, model_key
@@ -142,16 +142,13 @@ def _find(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | None) 
     is_whole = (path / SUMMARY).exists()
     nothing = begin(parts.optimizer, parts.theta, model_key(0))
     like = Checkpoint.of(nothing, Plan(), parts.constants)
-    stored = checkpoint.latest(path / CHECKPOINT, like)
+    stored = _latest(path, like, is_whole)
     if stored is None:
-        if is_whole:
-            raise InputError(f"the run in {path} has no checkpoint to go on from")
-        message = f"the run in {path} has no checkpoint yet: it begins again"
-        warnings.warn(message, NatpinnWarning, stacklevel=3)
         return Earlier(folder, None, [], None)
     _check_constants(stored.constants, parts.constants, path)
     step, seconds = int(stored.snapshot.state.step), float(stored.snapshot.seconds)
-    if is_whole and parts.config.train.limits.is_over(step, seconds):
+    is_over = parts.config.train.limits.is_over(step, seconds)
+    if is_whole and is_over:
         raise InputError(
             f"the run in {path} has taken {step:,} steps in {seconds:.1f} s, which is all that its "
             f"limits allow: give a larger --budget or --steps, of the whole run"
@@ -159,11 +156,32 @@ def _find(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | None) 
     history = [
         record
         for record in read_history(path)
-        if record["step"] <= step and is_scheduled(int(record["step"]))
+        if (is_scheduled(int(record["step"])) and record["step"] <= step)
+        or (is_over and record["step"] == step)
     ]
     mesh = make_mesh(parts.config.compute.devices)
     plan = Plan.unpacked(stored.plan, mesh) if keeps_plan else None
     return Earlier(folder, stored.snapshot, history, plan)
+
+
+def _latest(path: Path, like: Checkpoint, is_whole: bool) -> Checkpoint | None:
+    """The newest checkpoint; None where a run was killed, or lost its power, before the first."""
+    try:
+        stored = checkpoint.latest(path / CHECKPOINT, like)
+        reason = "has no checkpoint yet"
+    except DamagedError as error:
+        found = checkpoint.steps(path / CHECKPOINT)
+        if is_whole or len(found) > 1:
+            raise
+        stored, reason = None, f"has no whole checkpoint ({error})"
+        if cluster.is_first():
+            checkpoint.put_away(path / CHECKPOINT / str(found[0]))
+    if stored is None and is_whole:
+        raise InputError(f"the run in {path} has no checkpoint to go on from")
+    if stored is None:
+        message = f"the run in {path} {reason}: it begins again"
+        warnings.warn(message, NatpinnWarning, stacklevel=4)
+    return stored
 
 
 def _check_constants(stored: PyTree, given: PyTree, path: Path) -> None:

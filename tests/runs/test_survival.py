@@ -6,16 +6,19 @@ import io
 import json
 import os
 import random
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import power
 import pytest
 
 import natpinn
@@ -45,24 +48,58 @@ def tiny(solution=lambda x: x[0] * x[1]):
     )
 
 
-def start(*arguments):
+ALONE = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}  # one device, usual programs
+
+
+def start(*arguments, environment=os.environ | ALONE):
     command = [sys.executable, "-m", "natpinn", *map(str, arguments)]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=environment, **pipes)
 
 
-def wait_for_steps(process):
-    """Until training has begun."""
-    for line in process.stderr:
-        if line.startswith("step"):
-            return
+def wait_for_steps(processes):
+    """Until one of them trains, or all have ended; returns what they have said until then."""
+    said = {process.stderr: "" for process in processes}
+    with selectors.DefaultSelector() as selector:
+        for stream in said:
+            os.set_blocking(stream.fileno(), False)
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map() and not any("\nstep" in text for text in said.values()):
+            for key, _ in selector.select():
+                text = os.read(key.fd, 2**16).decode()
+                said[key.fileobj] += text
+                if not text:
+                    selector.unregister(key.fileobj)
+    for process in processes:
+        process.said = said[process.stderr]
+        os.set_blocking(process.stderr.fileno(), True)
 
 
-def wait_for_a_write(process, folder):
+def wait_for_a_write(processes, folder):
     """Until a checkpoint is being written."""
-    while process.poll() is None and not any(folder.glob("*tmp*")):
+    while any(p.poll() is None for p in processes) and not any(folder.glob("*tmp*")):
         pass
+
+
+def check_killed(processes):
+    """Kill processes that share a folder; how many had been refused, since another one had it."""
+    for process in processes:
+        process.kill()
+    refused = 0
+    for process in processes:
+        _, errors = process.communicate()
+        errors = getattr(process, "said", "") + errors
+        process.trained = "\nstep" in errors
+        if process.returncode == 2:
+            assert "in use by another process" in errors or "holds an interrupted run" in errors
+            refused += 1
+        elif process.returncode == 0:
+            pytest.fail("the run ended before it was killed: make it longer")
+        else:
+            assert process.returncode == -signal.SIGKILL, errors
+    assert refused < len(processes)
+    assert sum(process.trained for process in processes) <= 1
+    return refused
 
 
 def stored_arrays(folder):
@@ -88,29 +125,26 @@ def untimed(folder):
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    solve_it = ["solve", "poisson_2d", *TINY, "--steps", 10_000 * KILLS]
+    solve_it = ["solve", "poisson_2d", *TINY, "--steps", 20_000 + 3_000 * KILLS]
     solve_it += ["--set", "checkpoint.every_seconds=0.01"]
     process = start(*solve_it, "--out", whole)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
 
-    draw, reached, in_writes = random.Random(0), [], 0
-    for kill in range(KILLS):
+    draw, reached, in_writes, refused = random.Random(0), [], 0, 0
+    for _ in range(KILLS):
         is_new = not (killed / "config.toml").exists()
-        process = start(*([*solve_it, "--out", killed] if is_new else ["resume", killed]))
+        command = [*solve_it, "--out", killed] if is_new else ["resume", killed]
+        processes = [start(*command) for _ in range(2)]  # of which one gets the folder
         moment = draw.random()
-        if moment < 0.1:  # while it imports, compiles or opens its folder
+        if moment < 0.1:  # while they import, compile or open their folder
             time.sleep(draw.uniform(0, 3))
         else:
-            wait_for_steps(process)
+            wait_for_steps(processes)
             time.sleep(draw.uniform(0, 0.5))
         if moment > 0.5:
-            wait_for_a_write(process, killed / "checkpoint")
-        process.kill()
-        _, errors = process.communicate()
-        if process.returncode == 0:
-            pytest.fail(f"the run ended after {kill} kills: make it longer")
-        assert process.returncode == -signal.SIGKILL, errors
+            wait_for_a_write(processes, killed / "checkpoint")
+        refused += check_killed(processes)
         found = steps(killed / "checkpoint")
         reached.append(found[-1] if found else 0)
         in_writes += any((killed / "checkpoint").glob("*tmp*"))
@@ -118,22 +152,107 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_pat
     _, errors = process.communicate()
     assert process.returncode == 0, errors
     print(f"killed {KILLS} times, after the checkpoints of steps {reached}, of which {in_writes} "
-          f"times inside the write of a checkpoint")  # fmt: skip
+          f"times inside the write of a checkpoint; {refused} times the second process had been "
+          f"refused by then")  # fmt: skip
 
-    assert untimed(killed) == untimed(whole)
-    one, other = stored_arrays(whole), stored_arrays(killed)
+    assert_same_end(killed, whole)
+
+
+LOSSES = int(os.environ.get("NATPINN_POWER_LOSSES", "8"))
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_its_power_ends_as_if_it_had_not(tmp_path):
+    library = power.build(tmp_path)
+    if library is None:
+        pytest.skip("there is no C compiler")
+    root, log = tmp_path / "disk", tmp_path / "log"
+    root.mkdir()
+    solve_it = ["solve", "poisson_2d", *TINY, "--steps", 2000, "--out", root / "deep" / "run"]
+    solve_it += ["--set", "checkpoint.every_seconds=0.01"]
+    recorded = start(*solve_it, environment=power.environment(library, root, log))
+    _, errors = recorded.communicate()
+    assert recorded.returncode == 0, errors
+    recorded_changes = list(power.changes(log))
+    disk = power.Disk(root)
+    for change in recorded_changes:
+        disk.take(change)
+    disk.write(tmp_path / "replayed")
+    assert contents(tmp_path / "replayed") == contents(root)  # nothing was missed
+
+    whole, draw = root / "deep" / "run", random.Random(0)
+    inside = [i for i, c in enumerate(recorded_changes) if c.kind is power.Kind.WRITE]
+    moments = [draw.choice(inside) for _ in range(LOSSES // 2)]
+    moments += [draw.randrange(len(recorded_changes)) for _ in range(LOSSES - len(moments))]
+    promised = first_promise(recorded_changes, root)
+    disk, begun, ends = power.Disk(root), 0, Counter()
+    for number, moment in enumerate(sorted(moments)):
+        for change in recorded_changes[begun:moment]:
+            disk.take(change)
+        begun = moment
+        disk.lose_power(tmp_path / str(number), draw)
+        ends[resume_after(tmp_path / str(number) / "deep" / "run", whole, moment >= promised)] += 1
+        shutil.rmtree(tmp_path / str(number))
+    print(f"lost its power {LOSSES} times in {len(recorded_changes)} changes: {dict(ends)}")
+
+
+def contents(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def first_promise(recorded, root):
+    """After which change the first checkpoint is on the disk, with every file and every name."""
+    disk = power.Disk(root)
+    for number, change in enumerate(recorded):
+        disk.take(change)
+        if change.kind is power.Kind.SYNC:
+            found = disk.find("deep", "run", "checkpoint")
+            if any(name.isdigit() and power.is_synced(inner) for name, inner in found.items()):
+                return number + 1
+    raise AssertionError("no checkpoint was ever on the disk")
+
+
+def resume_after(folder, whole, is_promised):
+    """Go on with what a disk has left of a run; whatever way, it ends as the whole one."""
+    if not (folder / "config.toml").exists():
+        assert not is_promised
+        return "not begun"
+    outcome = "resumed"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NatpinnWarning)
+        if has_all_steps(folder, whole):
+            outcome = "was finished"
+            with pytest.raises(InputError, match="which is all that its limits allow"):
+                natpinn.resume(folder, progress=False)
+        else:
+            natpinn.resume(folder, progress=False)
+    if any("begins again" in str(warning.message) for warning in caught):
+        assert not is_promised
+        outcome = "began again"
+    assert_same_end(folder, whole)
+    return outcome
+
+
+def has_all_steps(folder, whole):
+    """Whether a run has ended, and the end is on the disk."""
+    return (folder / "summary.json").exists() and last_step(folder) == last_step(whole)
+
+
+def assert_same_end(folder, whole):
+    assert untimed(folder) == untimed(whole)
+    one, other = stored_arrays(whole), stored_arrays(folder)
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_array_equal(other[name], array, err_msg=name)
     x = SQUARE.sample(jax.random.key(0), 20)
-    np.testing.assert_array_equal(natpinn.load(killed)(x), natpinn.load(whole)(x))
+    np.testing.assert_array_equal(natpinn.load(folder)(x), natpinn.load(whole)(x))
 
 
 @pytest.mark.slow
 def test_signals_stop_a_run_that_then_goes_on(tmp_path, capfd):
     folder = tmp_path / "run"
     process = start("solve", "poisson_2d", *TINY, "--budget", 60, "--out", folder)
-    wait_for_steps(process)
+    wait_for_steps([process])
     for use in (lambda: solve("poisson_2d", out=folder), lambda: natpinn.resume(folder)):
         with pytest.raises(InputError, match="in use by another process"):
             use()
@@ -150,7 +269,7 @@ def test_signals_stop_a_run_that_then_goes_on(tmp_path, capfd):
         solve("poisson_2d", out=folder)
 
     process = start("resume", folder)
-    wait_for_steps(process)
+    wait_for_steps([process])
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert process.returncode == 130
