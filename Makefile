@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: install demo test test-slow survive fuzz check format clean
+.PHONY: install demo test test-slow survive hostile fuzz check format clean
 
 install: .venv/.installed  ## set up .venv for using natpinn
 
@@ -22,6 +22,9 @@ test-slow: .venv/.developed  ## run the slow tests: examples, several processes,
 
 survive: .venv/.developed  ## kill a run 200 times, take its power 200 times, and resume it each time
 	NATPINN_KILLS=200 NATPINN_POWER_LOSSES=200 $(BIN)/python -m pytest -s tests/runs/test_survival.py -k "killed or power"
+
+hostile: .venv/.developed  ## 10,000 hostile folders, settings, studies and command lines
+	$(BIN)/python tests/hostile.py
 
 fuzz: .venv/.developed  ## a thousand random command lines and config files, and fifty random runs
 	NATPINN_FUZZ=1000 NATPINN_FUZZ_RUNS=50 $(BIN)/python -m pytest tests/cli/test_fuzz.py

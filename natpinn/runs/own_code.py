@@ -4,7 +4,6 @@ import importlib
 import inspect
 import os
 import sys
-from pathlib import Path
 from typing import Any, Literal
 
 from jaxtyping import PRNGKeyArray
@@ -19,7 +18,8 @@ def lookup_problem(name: str, dimension: int | Literal["none"] | None = None) ->
     """A problem of the catalogue, or a user's own as `module:attribute`."""
     if ":" not in name:
         module = _as_module(name)
-        if name not in problems.CATALOGUE and Path(f"{module.replace('.', '/')}.py").exists():
+        path = f"{module.replace('.', '/')}.py"
+        if name not in problems.CATALOGUE and os.path.exists(path):
             raise InputError(
                 f"problem {name!r}: which one of that file? Write {module}:problem, if problem is "
                 f"its name there"

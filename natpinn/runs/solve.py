@@ -82,6 +82,8 @@ def solve(
     if not isinstance(points, Mapping | None):
         names = ", ".join(f"{key!r}: …" for key in getattr(problem, "conditions", ["interior"]))
         raise InputError(f"points are given by condition, as {{{names}}}, got {points!r}")
+    if not isinstance(track, Sequence):
+        raise InputError(f"track is a list, as ['effective_dimension'], got {track!r}")
     given = {
         "problem.name": problem if isinstance(problem, str) else problem.name,
         "optimizer.name": optimizer if isinstance(optimizer, str) else None,

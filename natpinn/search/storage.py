@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from ..errors import InputError
-from ..files import FILE, check_kind, is_kind
+from ..files import FILE, is_kind
+from ..runs.records import DAMAGE, SHORT
 from ..training.signals import say
+from .journal import open_journal
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -43,10 +45,8 @@ def open_storage(where: str | Path | None) -> "BaseStorage":
     optuna = import_optuna()
     if where is None:
         return optuna.storages.InMemoryStorage()
-    if isinstance(where, Path):  # absolute, or a lock that a dead worker has left is never freed
-        check_kind(where, FILE)
-        backend = optuna.storages.journal.JournalFileBackend(str(where.resolve()))
-        return optuna.storages.JournalStorage(backend)
+    if isinstance(where, Path):
+        return open_journal(where)
     return optuna.storages.get_storage(_patient_kind(optuna)(where))
 
 
@@ -75,6 +75,24 @@ def is_locked(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def explained(use: Callable[..., Created]) -> Callable[..., Created]:
+    """A function that uses a storage, which may be damaged: Optuna then raises whatever comes."""
+
+    @functools.wraps(use)
+    def call(*arguments: Any, **options: Any) -> Created:
+        try:
+            return use(*arguments, **options)
+        except InputError:
+            raise
+        except (*DAMAGE, OSError) as error:
+            what = str(error)[:SHORT] or type(error).__name__
+            raise InputError(
+                f"the trials of the study cannot be read or written: {what}"
+            ) from error
+
+    return call
 
 
 def is_inside(storage: str, folder: Path) -> bool:

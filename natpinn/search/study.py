@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import check_flag, shown, whole
 from ..errors import InputError, NatpinnWarning, unknown
 from . import worker
 from .spaces import Choice, Option, Range, Space, describe
-from .storage import create, hide_password, import_optuna, open_storage
+from .storage import create, explained, hide_password, import_optuna, open_storage
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution, CategoricalChoiceType
@@ -58,6 +58,9 @@ class Search:
     seed: int = 0
 
     def __post_init__(self):
+        if not isinstance(self.settings, dict):
+            raise InputError(f"settings must be a table, got {shown(self.settings)}")
+        check_flag(self.prune, "prune")
         if self.sampler not in SAMPLERS:
             raise unknown("sampler", self.sampler, SAMPLERS)
         for name, least in (("trials", 1), ("refine", 0), ("seed", 0)):
@@ -94,6 +97,7 @@ class Study:
     _optuna: "OptunaStudy" = field(repr=False)
 
     @classmethod
+    @explained
     def open(cls, search: Search, storage: str | Path | None, name: str | None = None) -> "Study":
         """A new study, or one that is there; in memory, in a journal file, or at a database URL."""
         optuna = import_optuna()
@@ -120,6 +124,7 @@ class Study:
         study.set_user_attr("search", described)
         return cls(search, study)
 
+    @explained
     def trials(self) -> list[Trial]:
         return [_trial(t) for t in self._optuna.get_trials(deepcopy=False)]
 
@@ -134,6 +139,7 @@ class Study:
         sound = [t for t in self.trials() if t.state == "finished" and math.isfinite(t.error)]
         return min(sound, key=lambda t: t.error, default=None)
 
+    @explained
     def take(self) -> "Task | None":
         """The next trial for this worker; None if there is nothing left to begin."""
         while True:
@@ -225,6 +231,7 @@ class Task:
                 warnings.warn(message, NatpinnWarning, stacklevel=2)
             return False
 
+    @explained
     def finish(self, error: float, was_pruned: bool = False) -> None:
         if was_pruned:
             state = _state("PRUNED")
@@ -232,11 +239,13 @@ class Task:
         else:
             _quietly(self._optuna.tell, self._trial, error if error == error else math.inf)
 
+    @explained
     def fail(self, reason: str) -> None:
         """End a trial whose settings cannot be run: its error is infinite."""
         _quietly(self._trial.set_user_attr, "reason", reason)
         self.finish(math.inf)
 
+    @explained
     def release(self) -> None:
         """Leave the trial to another worker."""
         _quietly(self._optuna.tell, self._trial, state=_state("FAIL"))

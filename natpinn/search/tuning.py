@@ -12,13 +12,13 @@ import shlex
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from ..errors import InputError
+from ..errors import InputError, unknown
 from ..files import FOLDER, PARTIAL, check_kind, create_text, read_text, replace_text
 from ..problems.problem import Problem
 from ..runs import trackers
@@ -242,6 +242,10 @@ def read_study(folder: Path) -> tuple[Search, dict[str, Any]]:
             not isinstance(value, str | None) for value in others
         ):
             raise TypeError("an entry is of another type")
+        entries = [entry.name for entry in fields(Search)]
+        for entry in table["search"]:
+            if entry not in entries:
+                raise unknown("entry of [search]", entry, entries)
         space = spaces.parse_table(table["search"]["space"])
         return Search(**{**table["search"], "space": space}), table
     except OSError as error:
@@ -380,6 +384,8 @@ def _share(progress: Progress) -> float:
 
 
 def _lookup(settings: Mapping[str, Any]) -> Problem:
+    if "problem.name" not in settings:
+        raise InputError("a search needs a problem: problem.name is missing")
     return lookup_problem(str(settings["problem.name"]), settings.get("problem.dimension"))
 
 
