@@ -5,7 +5,6 @@ import os
 import stat
 import struct
 import subprocess
-import sys
 import zlib
 
 import pytest
@@ -13,6 +12,7 @@ from PIL import Image
 from test_report import write_run
 
 from natpinn import InputError
+from natpinn.cli import main
 from natpinn.report.curves import draw_curves
 from natpinn.report.html import write_report
 from natpinn.report.runs import read_runs
@@ -100,13 +100,16 @@ def test_an_output_that_is_no_file_is_refused(tmp_path, kind):
 
 
 @pytest.mark.parametrize("out", ["", "/", ".", "/dev/null", "nowhere/r.html", "x" * 300])
-def test_outputs_that_cannot_be_written_are_one_line(tmp_path, out):
+def test_outputs_that_cannot_be_written_are_one_line(tmp_path, monkeypatch, capsys, out):
     write_run(tmp_path / "run")
-    command = [sys.executable, "-m", "natpinn", "report", "run", "-o", out]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("natpinn: ")
-    assert done.stderr.count("\n") == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["natpinn", "report", "run", "-o", out])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("natpinn: ")
+    assert errors.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 

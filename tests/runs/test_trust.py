@@ -287,6 +287,7 @@ def test_parameters_that_are_not_finite_are_told(folder):
         natpinn.load(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["poisson_5d", "heat_4d", "log_fokker_planck_9d"])
 def test_a_dimension_that_cannot_fit_is_refused_before_anything_is_built(name):
     done = run_command(
@@ -331,6 +332,7 @@ def test_the_rescue_folder_has_a_name_of_its_own(tmp_path, monkeypatch):
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 
 
+@pytest.mark.slow
 def test_terminal_escapes_of_a_folder_do_not_reach_the_terminal(folder):
     config = folder / "config.toml"
     text = config.read_text()
@@ -403,6 +405,7 @@ def test_without_stderr_progress_is_nowhere_else(tmp_path):
     assert natpinn.load(tmp_path / "run").summary["steps"] == 3
 
 
+@pytest.mark.slow
 def test_neither_home_nor_cache_nor_utf_8_is_needed(tmp_path):
     known = {key: os.environ[key] for key in ("PATH", "JAX_PLATFORMS") if key in os.environ}
     ascii_only = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
