@@ -291,6 +291,66 @@ MUTANTS = (
         "place > self.search.trials",
         ("search/test_tune.py::test_the_first_trial_after_the_wide_ones_is_narrow",),
     ),
+    Mutant(
+        "links_are_read",
+        "natpinn/files.py",
+        "descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)",
+        "descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)",
+        ("runs/test_trust.py::test_a_link_to_a_whole_file_is_not_read",),
+    ),
+    Mutant(
+        "partial_files_over_others",
+        "natpinn/files.py",
+        "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
+        "os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW",
+        ("runs/test_trust.py::test_temporary_names_cannot_be_foreseen_and_are_gone_afterwards",),
+    ),
+    Mutant(
+        "folders_of_others_are_removed",
+        "natpinn/runs/checkpoint.py",
+        "if is_kind(path, FOLDER) and is_kind(path / MARK, FILE):",
+        "if is_kind(path, FOLDER):",
+        ("runs/test_trust.py::test_folders_that_natpinn_did_not_write_are_not_removed",),
+    ),
+    Mutant(
+        "sizes_are_not_checked",
+        "natpinn/runs/checkpoint.py",
+        "if declared > most:",
+        "if False:",
+        (
+            "runs/test_trust.py::test_a_checkpoint_that_declares_gigabytes_is_refused_before_it_is_read",
+        ),
+    ),
+    Mutant(
+        "any_picture_is_opened",
+        "natpinn/report/html.py",
+        'Image.open(content, formats=["PNG"])',
+        "Image.open(content)",
+        ("report/test_hostile_runs.py::test_only_a_png_of_a_sane_size_is_opened",),
+    ),
+    Mutant(
+        "metrics_lag_behind_checkpoints",
+        "natpinn/runs/folder.py",
+        'self._attempt("metrics", lambda: sync_file(self.path / METRICS), is_proof=False)',
+        "",
+        ("runs/test_survival.py::test_a_run_that_loses_its_power_ends_as_if_it_had_not",),
+    ),
+    Mutant(
+        "names_of_checkpoints_are_not_synced",
+        "natpinn/runs/checkpoint.py",
+        "sync_folder(self.folder.parent)",
+        "pass",
+        ("runs/test_survival.py::test_a_run_that_loses_its_power_ends_as_if_it_had_not",),
+    ),
+    Mutant(
+        "locked_databases_end_a_search",
+        "natpinn/search/storage.py",
+        "if not is_locked(error):",
+        "if True:",
+        (
+            "search/test_hostile_studies.py::test_a_database_that_is_locked_is_waited_for_and_the_trial_counts_once",
+        ),
+    ),
 )
 
 

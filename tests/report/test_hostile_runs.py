@@ -51,7 +51,8 @@ def png_of(width, height):
 
 
 def test_only_a_png_of_a_sane_size_is_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(subprocess, "Popen", None)  # as Ghostscript is started
+    started = []  # as Ghostscript would be
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **_: started.append(words))
     bad = {
         "eps": EPS,
         "bomb": png_of(40_000, 40_000),
@@ -72,6 +73,7 @@ def test_only_a_png_of_a_sane_size_is_opened(tmp_path, monkeypatch):
     html, left_out = page([tmp_path / "runs"], tmp_path / "r.html")
     pictured = [run["name"] for run in runs_in(data_of(html)) if run["picture"]]
     assert pictured == ["good"]
+    assert not started
     assert not left_out
 
 

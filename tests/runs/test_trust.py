@@ -255,6 +255,14 @@ def test_only_files_of_a_sane_size_are_read(folder, name, make):
         read_text(folder / name)
 
 
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json"])
+def test_a_link_to_a_whole_file_is_not_read(folder, tmp_path, name):
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(InputError, match=f"{name} cannot be read"):
+        natpinn.load(folder)
+
+
 @pytest.mark.parametrize(
     "line",
     [
