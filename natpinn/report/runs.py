@@ -297,6 +297,9 @@ def _read(folder: Path, name: str) -> Run:
     for key, value in counts.items():
         if not is_count(value):
             raise InputError(f"its {key} is {str(value)[:SHORT]}")
+    for key in ("problem.name", "optimizer.name", "model.name"):
+        if not isinstance(config.get(key, ""), str):
+            raise InputError(f"its {key} is no text")
     for what in (problem, name, *map(str, config.values())):
         if len(what) > LONGEST:
             raise InputError(f"one of its names or settings has {len(what):,} letters")

@@ -226,8 +226,8 @@ def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndar
     if not is_kind(path, FOLDER):
         raise DamagedError(f"{path} does not exist")
     try:
-        _check_plain(path)
         most = max(SMALL_BYTES, sum(2 * array.nbytes + HEADER for array in wanted.values()))
+        _check_plain(path, most)
         with _checkpointer() as checkpointer:
             (stored,) = dict(checkpointer.metadata(path.absolute()).item_metadata).values()
             declared = max(map(_declared, (stored.shape, stored.storage.chunk_shape)))
@@ -253,13 +253,17 @@ def _read_arrays(path: Path, wanted: dict[str, np.ndarray]) -> dict[str, np.ndar
         raise DamagedError(f"{path} is damaged: {_first_line(error)}") from error
 
 
-def _check_plain(path: Path) -> None:
-    """Check that there are files and folders alone, and no links."""
+def _check_plain(path: Path, most: int) -> None:
+    """Check that there are files and folders alone, no links, and no more bytes than could fit."""
+    size = 0
     for folder, inside, names in os.walk(path):
         others = [n for n in inside if not is_kind(Path(folder, n), FOLDER)]
         others += [n for n in names if not is_kind(Path(folder, n), FILE)]
         if others:
             raise DamagedError(f"{path} is damaged: {others[0]} is a link, or no file")
+        size += sum(Path(folder, name).stat().st_size for name in names)
+        if size > most:
+            raise DamagedError(f"{path} is damaged: its files have {size:,} bytes")
 
 
 def _declared(shape: Sequence[int] | None) -> int:

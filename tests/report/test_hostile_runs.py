@@ -162,6 +162,7 @@ DAMAGES = {
     "a long key": in_config("seed = 1", f"{LONG} = 1\nseed = 1"),
     "a long optimizer": in_config('"spring"', f'"{LONG}"'),
     "a list for a name": in_config('"poisson_2d"', '["poisson_2d"]'),
+    "a list for an optimizer": in_config('"spring"', '["spring"]'),
     "a table for a name": in_config('"poisson_2d"', "{a = 1}"),
     "no table": in_config("[problem]", "[problems]"),
     "NaN in a summary": lambda run: (run / SUMMARY).write_text(

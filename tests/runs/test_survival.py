@@ -34,6 +34,8 @@ from natpinn.training.signals import Interrupts
 KILLS = int(os.environ.get("NATPINN_KILLS", "3"))  # `make survive` wants more
 TINY = ["--set", "points.interior=20", "--set", "points.boundary=8", "--set", "model.widths=[6]"]
 TINY += ["--set", "evaluation.points=50", "--optimizer", "spring"]
+SMALL = ["--set", "points.interior=120", "--set", "points.boundary=30"]
+SMALL += ["--set", "model.widths=[16]", *TINY[-4:]]
 SQUARE = Box.unit(2)
 
 
@@ -125,7 +127,7 @@ def untimed(folder):
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    solve_it = ["solve", "poisson_2d", *TINY, "--steps", 10_000 * KILLS]
+    solve_it = ["solve", "poisson_2d", *SMALL, "--steps", 5_000 * KILLS]
     solve_it += ["--set", "checkpoint.every_seconds=0.01"]
     process = start(*solve_it, "--out", whole)
     _, errors = process.communicate()

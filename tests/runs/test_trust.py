@@ -219,6 +219,16 @@ def test_a_link_inside_a_checkpoint_is_damage(tmp_path, outside):
         checkpoint.read(tmp_path / "1", {"a": np.zeros(3)})
 
 
+def test_a_checkpoint_of_a_terabyte_is_damage(tmp_path):
+    for step in (1, 2):
+        write(tmp_path / str(step), {"a": np.arange(3.0)})
+    for path in (tmp_path / "2").rglob("*"):
+        if path.is_file():
+            os.truncate(path, 10**12)  # takes no room
+    with pytest.warns(NatpinnWarning, match=r"its files have .* bytes"):
+        latest(tmp_path, {"a": np.zeros(3)})
+
+
 def fifo(path):
     os.mkfifo(path)
 
