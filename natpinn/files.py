@@ -20,6 +20,7 @@ from .errors import InputError
 
 PARTIAL = ".part"  # ends the name of a file that is being written, or was when a process died
 LONGEST = 2**26  # bytes of a text that is read
+OPEN = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # pipes of a shell, as <(command) names them
 Kind = tuple[str, Any]  # what something on disk is called, and the test of its mode
 FILE: Kind = ("file", stat.S_ISREG)
 FOLDER: Kind = ("folder", stat.S_ISDIR)
@@ -27,13 +28,10 @@ FOLDER: Kind = ("folder", stat.S_ISDIR)
 
 def read_bytes(path: Path, most: int = LONGEST) -> bytes:
     """What a regular file holds; an OSError for anything else, and for more than `most` bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        if found.st_size > most:
-            raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes")
+    with _opened(path, os.O_RDONLY) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        size = os.fstat(descriptor).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes")
         return file.read(most)
 
 
@@ -43,42 +41,53 @@ def read_text(path: Path) -> str:
 
 
 def read_named(path: Path | str) -> str:
-    """What a file holds that the user has named: a link to one will do."""
+    """What a file holds that the user has named: a link to one will do, or an open pipe."""
+    if str(path).startswith(OPEN):
+        with open(path, "rb") as pipe:
+            return pipe.read(LONGEST).decode()
     return read_text(Path(os.path.realpath(path)))
 
 
-def replace_text(path: Path, text: str, is_private: bool = False) -> None:
+def replace_text(path: Path, text: str) -> None:
     """Write a file beside the old one, and put it in its place."""
-    replace_bytes(path, text.encode(), is_private)
+    replace_bytes(path, text.encode())
 
 
-def replace_bytes(path: Path, content: bytes, is_private: bool = False) -> None:
+def replace_bytes(path: Path, content: bytes) -> None:
     """Write a file beside the old one, and put it in its place once it is on the disk.
 
-    Nobody but the user may read it where it is private. What is there and no regular file stays,
-    and is an OSError.
+    Who may read it stays as it was. What is there and no regular file stays, and is an OSError.
     """
-    _check_replaceable(path)
-    with _partial(path.parent, content, is_private) as partial:
+    mode = None
+    if os.path.lexists(path):
+        mode = stat.S_IMODE(os.lstat(path).st_mode)
+        if not is_kind(path, FILE):
+            raise OSError(errno.EEXIST, f"{path.name} is {_called(path)}")
+    with _partial(path.parent, content, mode) as partial:
         os.replace(partial, path)
     sync_folder(path.parent)
 
 
 def create_text(path: Path, text: str, is_private: bool = False) -> None:
-    """Write a file that is not there yet, whole or not at all; else a FileExistsError."""
-    with _partial(path.parent, text.encode(), is_private) as partial:
+    """Write a file that is not there yet, whole or not at all; else a FileExistsError.
+
+    Nobody but the user may read it where it is private.
+    """
+    with _partial(path.parent, text.encode(), 0o600 if is_private else None) as partial:
         os.link(partial, path)
     sync_folder(path.parent)
 
 
 @contextlib.contextmanager
-def _partial(folder: Path, content: bytes, is_private: bool) -> Iterator[Path]:
+def _partial(folder: Path, content: bytes, mode: int | None) -> Iterator[Path]:
     """A file of a random name, which is on the disk; what is left of it is removed."""
     partial = folder / f".natpinn-{secrets.token_hex(8)}{PARTIAL}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(partial, flags, 0o600 if is_private else 0o666)
+    descriptor = os.open(partial, flags, 0o666 if mode is None else 0o600)
     try:
         with open(descriptor, "wb") as file:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             file.write(content)
             file.flush()
             os.fsync(descriptor)
@@ -90,11 +99,25 @@ def _partial(folder: Path, content: bytes, is_private: bool) -> Iterator[Path]:
 
 def open_in_place(path: Path) -> io.FileIO:
     """A regular file to write into, unbuffered."""
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with _opened(path, os.O_RDWR) as descriptor:
+        return io.FileIO(os.dup(descriptor), "r+")
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """The descriptor of a regular file; no link is followed, and no pipe waited for."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link") from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, f"it is {_called(path)}")
+        yield descriptor
+    finally:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return io.FileIO(descriptor, "r+")
 
 
 def make_folder(path: Path) -> None:
@@ -139,21 +162,23 @@ def is_kind(path: Path, kind: Kind) -> bool:
         return False
 
 
+def is_own_file(path: Path) -> bool:
+    """Whether a file is there under this name alone: no link, and none of several names."""
+    return is_kind(path, FILE) and os.lstat(path).st_nlink == 1
+
+
 def check_kind(path: Path, kind: Kind) -> None:
     """An InputError where something is there that is of another kind, such as a link."""
     if os.path.lexists(path) and not is_kind(path, kind):
-        raise InputError(
-            f"{path} is {_called(path)}, and natpinn follows no links in a run folder: remove it"
-        )
+        raise InputError(f"{path} is {_called(path)}, and has to be a {kind[0]} itself: remove it")
 
 
 def check_output(path: Path | str) -> Path:
     """A file that may be written: it is new, or a regular file. An InputError for anything else."""
-    if os.path.lexists(path) or not str(path) or not Path(path).name:
-        if not str(path):
-            raise InputError("the name of an output is empty: name a file")
-        if not is_kind(Path(path), FILE):
-            raise InputError(f"{path} is {_called(Path(path))}: choose a file that is new")
+    if not str(path):
+        raise InputError("the name of an output is empty: name a file")
+    if os.path.lexists(path) and not is_kind(Path(path), FILE):
+        raise InputError(f"{path} is {_called(Path(path))}: choose a file that is new")
     return Path(path)
 
 
@@ -173,11 +198,6 @@ def save_figure(figure: Any, path: Path | str, **options: Any) -> None:
 def as_json(value: object, indent: int | None = None) -> str:
     """One JSON text with a line end; NaN and infinity, which JSON has not, become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False) + "\n"
-
-
-def _check_replaceable(path: Path) -> None:
-    if os.path.lexists(path) and not is_kind(path, FILE):
-        raise OSError(errno.EEXIST, f"{path.name} is {_called(path)}")
 
 
 def _called(path: Path) -> str:

@@ -102,13 +102,13 @@ class Place:
         self.problem: Any = None
         for folder in (
             self.outside / "10",
-            self.outside / "notes",
+            self.outside / "empty",
             self.home,
             self.work,
             self.bases,
         ):
             folder.mkdir(parents=True)
-        for folder in (self.outside, self.outside / "10", self.outside / "notes"):
+        for folder in (self.outside, self.outside / "10"):
             (folder / "secret").write_text(SECRET)
         (self.home / "tmp").mkdir()
 
@@ -205,7 +205,8 @@ class Draw(random.Random):
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-        link = self.choice([place.outside, place.outside / "secret", place.outside / "new"])
+        names = ["", "secret", "new", "empty"]
+        link = place.outside / self.choice(names)
         kinds: list[Callable[[], object]] = [
             lambda: path.symlink_to(link),
             lambda: path.symlink_to(link),

@@ -6,11 +6,13 @@ import threading
 
 def main() -> None:
     """The entry point. A Ctrl-C while the commands are imported ends without a traceback."""
-    is_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL) if is_main else None
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    is_usual = is_usual and threading.current_thread() is threading.main_thread()
+    if is_usual:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from .app import main as run
     finally:
-        if is_main:
-            signal.signal(signal.SIGINT, before)
+        if is_usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     run()

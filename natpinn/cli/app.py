@@ -12,7 +12,7 @@ import typer
 
 from .. import __version__
 from ..errors import InputError, NatpinnWarning
-from ..search.storage import hide_password
+from ..search.storage import hide_password, said_storage
 from ..training.signals import STOPPED, Interrupts, say
 from .bench import bench_app
 from .experiment import experiment_app
@@ -131,12 +131,18 @@ def _run() -> None:
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     """Warnings of natpinn for people; those of libraries are for developers."""
     if issubclass(category, NatpinnWarning):
-        say(f"natpinn: warning: {hide_password(message)}")
+        say(f"natpinn: warning: {hide_password(str(message)[:LONGEST], *_addresses())}")
+
+
+def _addresses() -> list[str]:
+    """The words of the command line that may have a password."""
+    return [word[:LONGEST] for word in [*sys.argv, said_storage() or ""] if "://" in word]
 
 
 def _fail(message: str) -> None:
-    line = hide_password(" ".join(message.split()))
+    line = " ".join(message.split())
     if len(line) > LONGEST:  # a name or a number may have any length
         line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    line = hide_password(line, *_addresses())
     say(f"natpinn: {line}")
     sys.exit(2)

@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import InputError, unknown
+from ..files import check_output
 from ..runs.settings import parse_setting
 from .options import JsonFlag
+from .output import show_table
 
 if TYPE_CHECKING:
     from ..problems.problem import Problem
@@ -145,6 +147,8 @@ def bench_scaling(
     given = dict(map(parse_setting, settings or []))
     base = resolve({**given, "problem.name": problem})
     conditions = base.build_problem().conditions
+    if plot is not None:
+        check_output(plot)  # before the work
     known = ("rows", "parameters", "dimension", "devices")
     for name in vary or ():
         if name not in known:
@@ -230,7 +234,7 @@ def print_nystrom(title: str, found: dict[str, Any]) -> None:
             " ".join(str(each["runs"]) for each in pair),
             f"{row['speedup']:.1f}",
         )
-    Console().print(table)
+    show_table(table)
 
 
 def _numbers(text: str) -> list[float]:

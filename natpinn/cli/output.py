@@ -13,4 +13,5 @@ def show(text: str) -> None:
 
 def show_table(table: Table) -> None:
     """Print a table, whose texts are shown as they are."""
+    table.title = printable(str(table.title)) if table.title else None
     Console(markup=False, emoji=False).print(table)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -172,8 +173,10 @@ def _claimed(out: Path | None, parts: "Parts") -> Iterator[Path]:
 def _make(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True)
-    except FileExistsError:
-        return False
+    except FileExistsError as error:
+        if os.path.lexists(folder):
+            return False
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     return True

@@ -1,5 +1,6 @@
 """Loss, error and effective dimension of runs as figures for print."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ KINDS = {"error": "L2 error", "loss": "loss", "effective_dimension": "effective 
 LABELS = {"seconds": "seconds of training", "step": "steps"}
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "legend.fontsize": 8}
 UNSAFE = re.compile(r"[^\w.-]")  # in the name of a file
+LONGEST = 100  # letters of a problem in the name of a file
 LEGEND_LINE = 0.17  # inches
 LETTERS = 15  # of a legend, per inch
 
@@ -32,7 +34,7 @@ def draw_curves(
     for name in formats:
         if name not in FORMATS:
             raise InputError(f"figures are written as {', '.join(FORMATS)}, got {name!r}")
-    written = []
+    written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with mpl.rc_context(STYLE):
@@ -41,12 +43,19 @@ def draw_curves(
                 for kind in KINDS:
                     figure = _draw(problem, group, others, kind)
                     for name in formats if figure else ():
-                        path = folder / f"{UNSAFE.sub('_', problem)}-{kind}.{name}"
+                        path = _free(folder, problem, f"-{kind}.{name}", written)
                         save_figure(figure, path, dpi=200)
                         written.append(path)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     return written
+
+
+def _free(folder: Path, problem: str, end: str, taken: Sequence[Path]) -> Path:
+    """A file for a problem, whose name may have any letters and any length."""
+    stem = UNSAFE.sub("_", problem)[:LONGEST]
+    paths = (folder / f"{stem}{number or ''}{end}" for number in itertools.count())
+    return next(path for path in paths if path not in taken)
 
 
 def _draw(problem: str, runs: Sequence[Run], published: Sequence[Curve], kind: str) -> Any:
@@ -93,5 +102,5 @@ def _draw(problem: str, runs: Sequence[Run], published: Sequence[Curve], kind: s
 
 
 def _plain(text: str) -> str:
-    """A text in which Matplotlib sees no mathematics between dollar signs."""
-    return text.replace("$", r"\$")
+    """A text in which Matplotlib sees no mathematics between dollar signs, and only letters."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")

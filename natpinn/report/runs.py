@@ -149,13 +149,12 @@ def read_runs(paths: Sequence[Path | str]) -> tuple[list[Run], list[str]]:
         runs, left_out = natpinn.read_runs(["runs"])
         print(runs[0].method, runs[0].best, runs[0].curve.seconds)
     """
-    folders = []
+    folders, left_out, runs = [], [], []
     for path in map(Path, paths):
-        if not path.exists():
+        if not os.path.exists(path):
             raise InputError(f"{path} is not there: name run folders, or folders that hold some")
-        folders += _run_folders(path)
+        folders += _run_folders(path, left_out)
     folders = list(dict.fromkeys(folders))
-    runs, left_out = [], []
     for folder, name in zip(folders, _names(folders), strict=True):
         try:
             runs.append(_read(folder, name))
@@ -239,9 +238,14 @@ def read_curves(path: Path | str) -> list[Curve]:
     return list(curves.values())
 
 
-def _run_folders(path: Path) -> list[Path]:
+def _run_folders(path: Path, left_out: list[str]) -> list[Path]:
+    """The run folders at and below a path; what may not be opened is left out."""
     found = []
-    for folder, inside, files in os.walk(path):
+
+    def refuse(error: OSError) -> None:
+        left_out.append(f"{error.filename}: {error.strerror}")
+
+    for folder, inside, files in os.walk(path, onerror=refuse):
         inside.sort()
         if CONFIG in files:
             found.append(Path(folder))

@@ -34,6 +34,7 @@ KEPT = 2  # checkpoints of a run
 ADDED = ("plan.lapack_threads",)  # not in the checkpoints of earlier versions
 MARK = "_CHECKPOINT_METADATA"  # a file in everything that Orbax writes
 TEMPORARY = ".orbax-checkpoint-tmp"  # what is being written, or was when a process died
+UNFINISHED = re.compile(rf"\d{{1,18}}{re.escape(TEMPORARY)}(-[0-9a-f]{{16}})?", re.ASCII)
 STEP = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)  # the name of a checkpoint
 SMALL_BYTES = 2**26  # that may be read of any checkpoint
 HEADER = 2048  # bytes of an array's name, shape and type, in an archive
@@ -163,8 +164,8 @@ class Checkpoints:
                 sync_folder(self.folder.parent)
         finally:
             if is_kind(self.folder, FOLDER):
-                for path in self.folder.glob(f"[0-9]*{TEMPORARY}*"):
-                    if is_kind(path, FOLDER):
+                for path in self.folder.glob(f"*{TEMPORARY}*"):
+                    if UNFINISHED.fullmatch(path.name) and is_kind(path, FOLDER):
                         shutil.rmtree(path, ignore_errors=True)
         for step in steps(self.folder)[:-KEPT]:
             _remove(self.folder / str(step))
@@ -326,7 +327,7 @@ def _is_key(leaf: object) -> bool:
 
 
 def _as_os_error(error: Exception) -> OSError:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.strerror:
         return error
     reason = "No space left on device" if "No space left" in str(error) else _first_line(error)
     return OSError(0, reason)

@@ -254,7 +254,7 @@ def is_locked(path: Path) -> bool:
 
 def _lock(path: Path) -> int:
     """A descriptor that locks a folder, until it is closed or the process ends."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -50,7 +50,7 @@ def make_model(name: str, key: PRNGKeyArray) -> Any:
 def _import_attribute(kind: str, path: str) -> Any:
     """What `module:attribute` names, with the current folder on the path as for `python -m`."""
     module_name, _, attribute = path.partition(":")
-    if not module_name or module_name.startswith("."):
+    if not module_name or not attribute or module_name.startswith("."):
         raise InputError(f"{kind} {path!r}: write module:attribute, as in mine:problem")
     if "/" in module_name or module_name.endswith(".py"):
         raise InputError(

@@ -69,6 +69,13 @@ def is_count(value: object) -> bool:
     return 0 <= value <= MOST
 
 
+def finite(value: object) -> float | None:
+    """A value of a summary as a number, if it is one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+        return None
+    return float(value) if abs(value) <= MOST or isinstance(value, float) else None
+
+
 def _number(value: object) -> int | float:
     """A number of a record; null is NaN."""
     if value is None:

@@ -60,8 +60,9 @@ def resume(
       Default: the run's own limits.
     - `devices`, `memory_limit`: as in `natpinn.solve`. Default: as before, since another plan
       rounds differently.
-    - `trackers`: as in `natpinn.solve`. One that sends records to another host is never used
-      because a folder names it: name it again. Default: those of the folder that stay on this disk.
+    - `trackers`: `"wandb"`, `"tensorboard"`, or both, beside those that the folder names. One that
+      sends records to another host is not used because a folder names it: name it here. Default:
+      none.
     - `progress`: whether progress is shown. Default: True.
     - `callbacks`: functions of a `Progress`, as in `natpinn.train`. Default: none.
 

@@ -136,6 +136,11 @@ def _identity(folder: Path | None) -> str:
     if folder is None:
         return uuid.uuid4().hex
     check_kind(folder / "wandb", FOLDER)  # where its files go
+    settings = folder / "wandb" / "settings"
+    if os.path.lexists(settings):  # which could name another host
+        raise InputError(
+            f"{settings} is not of natpinn, and Weights & Biases would obey: remove it"
+        )
     path = folder / "wandb.id"
     if not os.path.lexists(path):
         replace_text(path, uuid.uuid4().hex)

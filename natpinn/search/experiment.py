@@ -24,7 +24,7 @@ from ..runs.config import Config
 from ..runs.folder import is_locked
 from ..runs.own_code import lookup_problem
 from ..runs.parts import assemble
-from ..runs.records import CONFIG, DAMAGE, SUMMARY, read_config, read_history, read_summary
+from ..runs.records import CONFIG, DAMAGE, SUMMARY, finite, read_config, read_history, read_summary
 from ..runs.resolve import resolve
 from ..runs.resume import resume
 from ..runs.run import run
@@ -79,6 +79,12 @@ class Planned:
 
     def state(self) -> "State":
         """How far the run in the folder is."""
+        try:
+            return self._state()
+        except InputError as error:
+            return State("failed", message=str(error))
+
+    def _state(self) -> "State":
         if not (self.folder / CONFIG).exists():
             return State("missing")
         if difference := self._difference():
@@ -88,7 +94,7 @@ class Planned:
         if not (self.folder / SUMMARY).exists():
             return State("unfinished", *_progress(self.folder))
         summary = read_summary(self.folder)
-        found = (summary.get("seconds") or 0.0, summary.get("best_l2"))
+        found = (finite(summary.get("seconds")) or 0.0, finite(summary.get("best_l2")))
         if summary.get("status") == "diverged":
             return State("diverged", *found)
         is_whole = summary.get("status") == "finished" and found[0] >= self.budget
@@ -209,9 +215,17 @@ def _measured(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], s
         for key, wanted in _sizes(options).items():
             if table.get(key) != wanted:
                 return {}, _begun_with(path, key, table.get(key), wanted)
+        for row in table["sketches"].values():
+            assert all(_is_row(row[name]) for name in ("standard", "gpu"))
+            assert finite(row["speedup"]) is not None
         return table["sketches"], ""
     except (OSError, *DAMAGE):
         raise InputError(f"{path} is no table of sketches: remove it, and run again") from None
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    """Whether all is there that the table shows."""
+    return all(finite(row[key]) is not None for key in ("seconds", "peak_memory_bytes", "error"))
 
 
 def _sizes(options: Mapping[str, Any]) -> dict[str, int]:

@@ -1,17 +1,19 @@
 """The journal of a study: a file to which workers append, one at a time."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..files import FILE, check_kind, open_in_place
+from ..files import FILE, check_kind, is_own_file, open_in_place
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 LARGEST, LONGEST = 2**30, 2**20  # bytes of a journal, and of one of its lines
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system
 LOCK = ".flock"  # ends the name of the file that is locked
 
 
@@ -28,17 +30,25 @@ def open_journal(path: Path) -> "BaseStorage":
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX)
                 _cut_torn_line(path)
-            except BaseException:
+            except BaseException as error:
                 os.close(self._descriptor)
+                self._descriptor = None
+                if isinstance(error, OSError) and error.errno in WITHOUT_LOCKS:
+                    return super().acquire()
                 raise
             return True
 
         def release(self) -> None:
-            os.close(self._descriptor)
+            if self._descriptor is None:
+                super().release()
+            else:
+                os.close(self._descriptor)
 
     path = path.parent.resolve() / path.name  # as it is called from any working folder
     check_kind(path, FILE)
     check_kind(path.with_name(path.name + LOCK), FILE)
+    if path.exists() and not is_own_file(path):
+        raise InputError(f"{path} has other names too: copy it, and remove it")
     if path.exists() and path.stat().st_size > LARGEST:
         raise InputError(f"{path} has {path.stat().st_size:,} bytes: it is no journal of a search")
     return JournalStorage(JournalFileBackend(str(path), lock_obj=Lock(str(path))))
@@ -51,5 +61,7 @@ def _cut_torn_line(path: Path) -> None:
         end = max(0, size - LONGEST)
         journal.seek(end)
         left = journal.read(LONGEST)
+        if end and b"\n" not in left:
+            raise OSError(errno.EINVAL, "it is no journal of a search")
         if not left.endswith(b"\n"):
             journal.truncate(end + left.rfind(b"\n") + 1)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from ..errors import InputError
-from ..files import FILE, is_kind
+from ..files import is_own_file, read_bytes
 from ..runs.records import DAMAGE, SHORT
 from ..training.signals import say
-from .journal import open_journal
+from .journal import LARGEST, open_journal
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -27,6 +27,8 @@ LOCKED = re.compile(r"database( table)? is locked|database is busy", re.IGNORECA
 KEY = r"(?:password|passwd|pass|pwd|secret|token|odbc_connect)\s*(?:=|%3D)\s*"
 VALUE = r"'([^']*)'|\"([^\"]*)\"|\{([^}]*)\}"  # in quotes, or ODBC's braces
 HIDDEN = "***"
+JOURNAL = "-journal"  # ends the name of what SQLite undoes where a process died
+OF_SEVERAL = bytes.fromhex("d9d505f920a163d7")  # ends it where it names other files
 CALLED_BY_CACHE = ("_create_new_trial", "_get_trials", "_set_trial_param")  # of Optuna's
 Created = TypeVar("Created")
 
@@ -47,6 +49,7 @@ def open_storage(where: str | Path | None) -> "BaseStorage":
         return optuna.storages.InMemoryStorage()
     if isinstance(where, Path):
         return open_journal(where)
+    _check_database(where)
     return optuna.storages.get_storage(_patient_kind(optuna)(where))
 
 
@@ -62,8 +65,8 @@ def create(make: Callable[[], Created], storage: str | Path | None) -> Created:
             attempt += 1
             is_waiting = is_locked(error) and time.monotonic() - began < PATIENCE
             if not is_waiting and (attempt >= ATTEMPTS or not _is_collision(error)):
-                what = hide_password(str(error).strip().split("\n")[0], storage)
-                where = hide_password(storage)
+                what = hide_password(str(error).strip().split("\n")[0], str(storage))
+                where = hide_address(storage)
                 raise InputError(f"cannot use the storage {where}: {what}") from error
         time.sleep(min(2.0, 0.3 * 2**attempt))
 
@@ -87,7 +90,7 @@ def explained(use: Callable[..., Created]) -> Callable[..., Created]:
         except InputError:
             raise
         except (*DAMAGE, OSError) as error:
-            what = str(error)[:SHORT] or type(error).__name__
+            what = hide_password(str(error)[:SHORT]) or type(error).__name__
             raise InputError(
                 f"the trials of the study cannot be read or written: {what}"
             ) from error
@@ -97,14 +100,36 @@ def explained(use: Callable[..., Created]) -> Callable[..., Created]:
 
 def is_inside(storage: str, folder: Path) -> bool:
     """Whether a database is a file of a study's own folder, and no link leads out of it."""
-    found = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?#%]+)", storage)
-    if found is None or found[1].startswith(("file:", ":")):
+    path = _file_of(storage)
+    if path is None or path.parent.resolve() != folder.resolve():
         return False
-    path = Path(found[1])
-    beside = [path.with_name(path.name + end) for end in ("", "-journal", "-wal", "-shm")]
-    if any(os.path.lexists(name) and not is_kind(name, FILE) for name in beside):
-        return False
-    return path.parent.resolve() == folder.resolve()
+    beside = [path.with_name(path.name + end) for end in ("", JOURNAL, "-wal", "-shm")]
+    return all(is_own_file(name) for name in beside if os.path.lexists(name))
+
+
+def _file_of(storage: str) -> Path | None:
+    """The file of an SQLite database, where its address is a plain one."""
+    found = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?#%]+)(?:\?[^?]*)?", storage)
+    if found is None or "uri=" in storage or found[1].startswith(("file:", ":")):
+        return None
+    return Path(found[1])
+
+
+def _check_database(storage: str) -> None:
+    """Check that SQLite will not delete another file, as the end of a journal can make it do.
+
+    Its journal names another file where one transaction changed several databases; natpinn's never
+    do.
+    """
+    path = _file_of(storage)
+    if path is None or not os.path.lexists(journal := path.with_name(path.name + JOURNAL)):
+        return
+    try:
+        end = read_bytes(journal, most=LARGEST)[-len(OF_SEVERAL) :]
+    except OSError as error:
+        raise InputError(f"{journal} cannot be read: {error.strerror}") from error
+    if end == OF_SEVERAL:
+        raise InputError(f"{journal} is of several databases, and natpinn's are not: remove it")
 
 
 def said_storage() -> str | None:
@@ -112,28 +137,42 @@ def said_storage() -> str | None:
     return os.environ.get(ENVIRONMENT) or None
 
 
-def hide_password(text: object, storage: object = None) -> str:
-    """A storage, or a message about one, as it may be shown: without a password.
+def hide_address(storage: str | Path | None) -> str:
+    """A storage as it may be shown: without a password."""
+    return hide_password(storage, str(storage))
 
-    Passwords stand before the host's @, or in the options of an address; those of `storage` are
+
+def hide_password(text: object, *addresses: str) -> str:
+    """A message as it may be shown: without the passwords of the addresses in it.
+
+    Passwords stand before the host's @, or in the options of an address; those of `addresses` are
     hidden wherever they are repeated.
     """
     shown = str(text)
-    is_address = re.match(r"[\w+.-]+://", shown) is not None
-    for secret in _secrets(str(storage or ""), *([shown] if is_address else [])):
+    for secret in _secrets(*addresses):
         shown = shown.replace(secret, HIDDEN)
-    shown = re.sub(r"(://[^:/?#\s]*):\S*@", rf"\1:{HIDDEN}@", shown)
-    return re.sub(rf"(?i)({KEY})(?:{VALUE}|[^&;\s'\"]+)", rf"\g<1>{HIDDEN}", shown)
+    return re.sub(r"\S+", lambda word: _without_password(word[0]), shown)
+
+
+def _without_password(word: str) -> str:
+    """A word of a message, which may be or hold an address."""
+    scheme, mark, rest = word.partition("://")
+    if not mark:
+        return word
+    before, at, host = rest.rpartition("@")
+    user, colon, _ = before.partition(":")
+    found = f"{scheme}://{user}:{HIDDEN}@{host}" if at and colon else word
+    return re.sub(rf"(?i)({KEY})(?:{VALUE}|[^&;'\"]+)", rf"\g<1>{HIDDEN}", found)
 
 
 def _secrets(*addresses: str) -> list[str]:
     """The passwords of addresses, longest first, as they are written and as they are meant."""
     found: set[str] = set()
     for address in addresses:
-        found |= set(re.findall(r"://[^:/?#\s]*:(.*)@", address))
-        end = r"[^&;]+" if "://" in address else r"\S+"
+        before, _, _ = address.partition("://")[2].rpartition("@")
+        found.add(before.partition(":")[2])
         for form in (address, unquote(address)):
-            for match in re.finditer(rf"(?i)(?={KEY}(?:{VALUE}|({end})))", form):
+            for match in re.finditer(rf"(?i)(?={KEY}(?:{VALUE}|([^&;]+)))", form):
                 found.add(next(filter(None, match.groups()), ""))
     found |= {unquote(secret) for secret in found}
     return sorted((s for s in found if s.strip("*'\"")), key=len, reverse=True)

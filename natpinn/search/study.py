@@ -22,7 +22,7 @@ from ..checks import check_flag, shown, whole
 from ..errors import InputError, NatpinnWarning, unknown
 from . import worker
 from .spaces import Choice, Option, Range, Space, describe
-from .storage import create, explained, hide_password, import_optuna, open_storage
+from .storage import create, explained, hide_address, hide_password, import_optuna, open_storage
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution, CategoricalChoiceType
@@ -118,7 +118,7 @@ class Study:
         study = create(make, storage)
         if study.user_attrs.setdefault("search", described) != described:
             raise InputError(
-                f"{hide_password(storage)} has a study {study.study_name!r} with another search: "
+                f"{hide_address(storage)} has a study {study.study_name!r} with another search: "
                 f"choose a folder of another name with --out"
             )
         study.set_user_attr("search", described)

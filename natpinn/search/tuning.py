@@ -19,14 +19,14 @@ from typing import Any
 import tomli_w
 
 from ..errors import InputError, unknown
-from ..files import FOLDER, PARTIAL, check_kind, create_text, read_text, replace_text
+from ..files import FILE, FOLDER, PARTIAL, check_kind, create_text, read_text, replace_text
 from ..problems.problem import Problem
 from ..runs import trackers
 from ..runs.checkpoint import remove_all, steps
 from ..runs.config import Config
 from ..runs.own_code import lookup_problem
 from ..runs.parts import assemble, describe_objects
-from ..runs.records import CHECKPOINT, DAMAGE, SHORT, SUMMARY, read_summary
+from ..runs.records import CHECKPOINT, DAMAGE, SHORT, SUMMARY, finite, read_summary
 from ..runs.resolve import resolve
 from ..runs.resume import resume
 from ..runs.run import run
@@ -36,7 +36,7 @@ from ..training.record import Record
 from ..training.signals import Interrupts
 from . import spaces
 from .spaces import Choice, Option, Range, Space
-from .storage import ENVIRONMENT, hide_password, is_inside, said_storage
+from .storage import ENVIRONMENT, hide_address, is_inside, said_storage
 from .study import Search, Study, Task, Trial
 
 STUDY, JOURNAL, BEST, TRIALS = "study.toml", "study.journal", "best.toml", "trials"
@@ -204,7 +204,8 @@ def open_study(
     storage = _agree(folder, search, model, storage)
     if storage is None:
         _make(folder)
-    check_kind(folder / TRIALS, FOLDER)
+    for name, kind in ((TRIALS, FOLDER), (STUDY, FILE), (BEST, FILE)):
+        check_kind(folder / name, kind)
     study = Study.open(search, storage or folder / JOURNAL, folder.resolve().name)
     _publish(folder, search, model, storage)
     return Workbench(search, study, problem, model, folder)
@@ -314,11 +315,13 @@ def _run(bench: Workbench, task: Task) -> None:
         was_pruned = was_pruned or task.watch(_share(progress), error)
         return was_pruned
 
+    folder = bench.trial_folder(task.number)
     try:
+        if folder is not None:
+            check_kind(folder, FOLDER)
         summary = _continue(bench, task, watch)
         if summary is None:
             parts = assemble(bench.config(task.params), bench.problem, bench.model)
-            folder = bench.trial_folder(task.number)
             summary = run(parts, folder, progress=False, callbacks=[watch]).summary
     except InputError as error:  # as when memory does not suffice
         task.fail(str(error))
@@ -332,17 +335,15 @@ def _run(bench: Workbench, task: Task) -> None:
         task.release()
         return
     task.finish(final_error(summary), was_pruned)
-    if (folder := bench.trial_folder(task.number)) is not None:
+    if folder is not None:
         remove_all(folder / CHECKPOINT)  # those of many trials are large
 
 
 def final_error(summary: Mapping[str, Any]) -> float:
     """What runs are ranked by: the L2 error at the end, or the loss where none is known."""
     key = "final_l2" if summary.get("best_l2") is not None else "final_validation_loss"
-    error = summary.get(key)
-    if error is None or not math.isfinite(error) or summary["status"] == "diverged":
-        return math.inf
-    return error
+    error = finite(summary.get(key))
+    return math.inf if error is None or summary.get("status") == "diverged" else error
 
 
 def _continue(bench: Workbench, task: Task, watch: Callable[[Progress], bool]) -> Record | None:
@@ -362,7 +363,8 @@ def _continue(bench: Workbench, task: Task, watch: Callable[[Progress], bool]) -
             return summary  # its worker died before it could tell
     model, named = bench.model, bench.config(task.params).model.name
     model = named if model is None and ":" in named else model
-    return resume(new, bench.problem, model, progress=False, callbacks=[watch]).summary
+    options = {"trackers": bench.config(task.params).track.trackers, "callbacks": [watch]}
+    return resume(new, bench.problem, model, progress=False, **options).summary
 
 
 def _left_behind(bench: Workbench, number: int | None) -> Path | None:
@@ -412,7 +414,7 @@ def _agree(folder: Path, search: Search, model: Any, storage: str | None) -> str
     old, new = known.describe(), search.describe()
     old["model"], new["model"] = others.get("model"), _model_name(model)
     stored = others.get("storage")
-    old["storage"], new["storage"] = (hide_password(s) for s in (stored, storage or stored))
+    old["storage"], new["storage"] = (hide_address(s) for s in (stored, storage or stored))
     for key in old:
         if old[key] != new[key]:
             raise InputError(
@@ -428,9 +430,9 @@ def _stored(storage: str | None, folder: Path) -> str | None:
     if storage is None or is_inside(storage, folder):
         return storage
     said = said_storage()
-    if said is None or hide_password(said) != hide_password(storage):
+    if said is None or hide_address(said) != hide_address(storage):
         raise InputError(
-            f"the study in {folder} keeps its trials in {hide_password(storage)}, which natpinn "
+            f"the study in {folder} keeps its trials in {hide_address(storage)}, which natpinn "
             f"does not contact because a file names it: say --storage, or set {ENVIRONMENT}"
         )
     return said
@@ -439,7 +441,7 @@ def _stored(storage: str | None, folder: Path) -> str | None:
 def _publish(folder: Path, search: Search, model: Any, storage: str | None) -> None:
     """Write what the search is, unless another worker has just done so; no password is written."""
     table = {"search": search.describe()}
-    hidden = None if storage is None else hide_password(storage)
+    hidden = None if storage is None else hide_address(storage)
     others = {"storage": hidden, "model": _model_name(model)}
     table |= {key: value for key, value in others.items() if value is not None}
     _make(folder / TRIALS)

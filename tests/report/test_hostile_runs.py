@@ -203,6 +203,17 @@ def test_one_bad_folder_spoils_nothing(tmp_path, damage):
     assert all(path.parent == tmp_path / "figures" for path in drawn)
 
 
+def test_problems_of_alike_and_long_names_have_figures_of_their_own(tmp_path):
+    for number, name in enumerate(["poisson~2d", "poisson_2d", "x" * 300, "x" * 301]):
+        write_run(tmp_path / "runs" / str(number), problem=name)
+    write_run(tmp_path / "runs" / os.fsdecode(b"bad\xff"))
+    runs, left_out = read_runs([tmp_path / "runs"])
+    assert not left_out
+    drawn = draw_curves(runs, tmp_path / "figures", ["png"])
+    assert len(set(drawn)) == len(drawn) == 8
+    assert all(path.exists() for path in drawn)
+
+
 @pytest.mark.parametrize("name", ["a\\b", "..\\..\\x", "{}", "$(touch ran)", "a\nb", "</script>"])
 def test_odd_names_of_folders_and_problems_are_shown_as_they_are(tmp_path, name):
     folder = tmp_path / "runs" / name.replace("/", "_")
