@@ -6,6 +6,8 @@ import signal
 import sys
 import threading
 import warnings
+from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -74,6 +76,20 @@ def main() -> None:
             _run()
     finally:
         sys.unraisablehook = before
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """A Ctrl-C while modules are imported or JAX traces ends the process at once.
+
+    C code between Python's functions would print a traceback, or lose the exception. Nothing is
+    being written then: a run waits for the end of a step.
+    """
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        if file.name.startswith("<frozen importlib") or "jax" in file.parts:
+            os._exit(STOPPED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _stop_again(lost: Any) -> None:
