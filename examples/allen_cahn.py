@@ -1,36 +1,38 @@
-"""Sharp fronts: u_t = 10⁻⁴ u_xx + 5u − 5u³ on [0, 1] × [−1, 1], periodic, u(0, x) = x² cos(πx).
-
-The network is periodic by construction. The reference is a Fourier series in x.
-"""
+"""Sharp fronts: u_t = 10⁻⁴ u_xx + 5u − 5u³ on [0, 1] × [−1, 1], periodic, u(0, x) = x² cos(πx)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.integrate import solve_ivp
+from scipy import fft, integrate
 
 from natpinn import MLP, Box, Condition, Periodic, Problem, Solution, TimeSpace, partial, solve
 
-WAVES, TIMES = np.fft.fftfreq(512, 1 / 512), np.linspace(0, 1, 2001)
+ROOTS = np.linspace(0, 1, 201)  # √t, in which the solution is smooth: the start has a kink
 
 
 def start(x):
     return x**2 * jnp.cos(jnp.pi * x)
 
 
-def rate(_, u):
-    u_xx = np.fft.ifft(-((np.pi * WAVES) ** 2) * np.fft.fft(u)).real
-    return 1e-4 * u_xx + 5 * u - 5 * u**3
+def cosines(modes):  # the coefficients at each √t, and their derivatives by it
+    k, ends = np.arange(modes + 1), np.array([2] + [1] * (modes - 1) + [2])
+
+    def rate(_, a):
+        u = fft.dct(a * ends / 2, 1)
+        return -1e-4 * (np.pi * k) ** 2 * a + fft.dct(5 * u - 5 * u**3, 1) / modes / ends
+
+    fine = {"rtol": 1e-11, "atol": 1e-11, "max_step": 5e4 / (np.pi * modes) ** 2}
+    first = fft.dct(np.asarray(start(k / modes)), 1) / modes / ends
+    found = integrate.solve_ivp(rate, (0, 1), first, "DOP853", ROOTS**2, **fine).y.T
+    return jnp.asarray([(a, 2 * root * rate(0, a)) for a, root in zip(found, ROOTS, strict=True)])
 
 
-nodes = np.arange(512) / 256 - 1
-found = solve_ivp(rate, (0, 1), start(nodes), "DOP853", TIMES, rtol=1e-9, atol=1e-9).y
-series = jnp.asarray(np.fft.fft(found.T) / 512)
-
-
-def reference(tx):
-    i = jnp.clip(jnp.floor(tx[0] / TIMES[1]), 0, len(TIMES) - 2).astype(int)
-    now = series[i] + (tx[0] / TIMES[1] - i) * (series[i + 1] - series[i])
-    return jnp.sum(now * jnp.exp(1j * jnp.pi * WAVES * (tx[1] + 1))).real
+def reference(tx, series=cosines(2560)):
+    i = jnp.clip(jnp.sqrt(tx[0]) / ROOTS[1], 0, len(ROOTS) - 2).astype(int)
+    (old, slope), (new, end), s = series[i], series[i + 1], jnp.sqrt(tx[0]) / ROOTS[1] - i
+    ahead = ROOTS[1] * s * (1 - s) * ((1 - s) * slope - s * end)
+    now = (1 + 2 * s) * (1 - s) ** 2 * old + s**2 * (3 - 2 * s) * new + ahead
+    return now @ jnp.cos(jnp.pi * jnp.arange(len(now)) * tx[1])
 
 
 def allen_cahn(u, tx):
@@ -38,9 +40,9 @@ def allen_cahn(u, tx):
 
 
 slab = TimeSpace(0, 1, Box([-1], [1]))
-equation = Condition(allen_cahn, slab)
-at_start = Condition(lambda u, tx: u(tx) - start(tx[1]), slab.initial)
-problem = Problem({"equation": equation, "start": at_start}, reference, name="allen_cahn")
+conditions = {"equation": Condition(allen_cahn, slab)}
+conditions["start"] = Condition(lambda u, tx: u(tx) - start(tx[1]), slab.initial)
+problem = Problem(conditions, reference, name="allen_cahn")
 
 
 def model(key):
@@ -53,5 +55,5 @@ def main(steps: int = 2000, **options) -> Solution:
 
 if __name__ == "__main__":
     solution = main()
-    print(f"relative L2 error {solution.summary['best_relative_l2']:.2e}")
+    print(f"relative L2 error {solution.summary['relative_l2']:.2e}")
     solution.plot("allen_cahn.png")

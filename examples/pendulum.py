@@ -1,25 +1,32 @@
-"""An ODE: a pendulum that swings far, θ'' = −sin θ, θ(0) = 2, θ'(0) = 0, against Runge–Kutta."""
+"""An ODE: a pendulum that swings far, θ'' = −sin θ, θ(0) = 2, θ'(0) = 0.
+
+The exact solution is θ = 2 arcsin(k cn(t)/dn(t)) with Jacobi's elliptic functions of the modulus
+k = sin(θ(0)/2), here as a Chebyshev series.
+"""
 
 import jax.numpy as jnp
-from scipy.integrate import solve_ivp
+import numpy as np
+from numpy.polynomial import chebyshev
+from scipy.special import ellipj
 
 from natpinn import Box, Condition, Data, Problem, Solution, partial, solve
 
 START, END = 2.0, 10.0
 time = Box([0], [END])
 at_start = Data([[0.0]], [START])
-reference = solve_ivp(
-    lambda t, y: [y[1], -jnp.sin(y[0])],
-    (0, END),
-    [START, 0.0],
-    t_eval=jnp.linspace(0, END, 50_001),
-    rtol=1e-12,
-    atol=1e-12,
-)
+
+
+def elliptic(t):
+    k = np.sin(START / 2)
+    _, cn, dn, _ = ellipj(t, k**2)
+    return 2 * np.arcsin(k * cn / dn)
+
+
+SERIES = chebyshev.chebinterpolate(lambda s: elliptic((s + 1) * END / 2), 100)
 
 
 def exact(t):
-    return jnp.interp(t[0], reference.t, reference.y[0])
+    return chebyshev.chebval(2 * t[0] / END - 1, SERIES)
 
 
 problem = Problem(
@@ -41,5 +48,5 @@ def main(steps: int = 600, **options) -> Solution:
 
 if __name__ == "__main__":
     solution = main()
-    print(f"relative L2 error {solution.summary['best_relative_l2']:.2e}")
+    print(f"relative L2 error {solution.summary['relative_l2']:.2e}")
     solution.plot("pendulum.png")
