@@ -66,6 +66,7 @@ from .runs.solution import Solution as Solution
 from .runs.solution import load as load
 from .runs.solve import solve as solve
 from .search.tuning import tune as tune
+from .solvers.accurate import Accurate as Accurate
 from .solvers.base import DampedSolver as DampedSolver
 from .solvers.base import Factorization as Factorization
 from .solvers.base import SolveInfo as SolveInfo

@@ -1,12 +1,14 @@
 """How long a step takes, what its parts take, and how far that is from the floor.
 
 The floor is what no step of this method can avoid without using the structure of the network: the
-fastest bare J Jᵀ of an N × P matrix that the machine's libraries offer, and one Cholesky solve.
+fastest bare J Jᵀ of an N × P matrix that the machine's libraries offer, and one Cholesky solve. An
+accurate solve has two of both, and one triangular system with all of the matrix.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +20,10 @@ from jaxtyping import Array, Float, PyTree
 from scipy.linalg import get_blas_funcs
 
 from ..least_squares.footprint import Demand
+from ..least_squares.linearization import Linearization
 from ..least_squares.objective import LeastSquares
+from ..least_squares.rows import Rows
+from ..least_squares.slabs import Slabs, forward, slabs
 from ..machine import machine
 from ..models.theta import Theta, parameter_count
 from ..optimizers.auto import Auto
@@ -28,13 +33,16 @@ from ..parallel.devices import place
 from ..parallel.threads import limit_lapack
 from ..planning.planned import plan_step, program_bytes
 from ..problems.problem import Problem
+from ..solvers.accurate import Accurate, factor_of, first_factor, solve_whitened
 from ..training.steps import Batches, TrainState, Work, advance, start
 
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
 DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it
-METHODS: dict[str, Callable[[], Optimizer]] = {
-    "spring": lambda: spring(damping=DAMPING),
-    "auto": auto,
+FINE = 1e-20  # of the trace: a damping that needs an accurate solve, with two passes
+METHODS: dict[str, Callable[[float], Optimizer]] = {  # from the trace of the kernel
+    "spring": lambda trace: spring(damping=DAMPING),
+    "auto": lambda trace: auto(),
+    "accurate": lambda trace: spring(damping=FINE * trace, solver=Accurate()),
 }
 
 
@@ -42,13 +50,14 @@ def time_step(
     problem: Problem, model: Any, repeats: int = 5, method: str = "spring"
 ) -> dict[str, Any]:
     """One problem: seconds per step of a method of `METHODS`, its parts, the floor."""
-    objective, theta, optimizer = _planned(problem, model, METHODS[method]())
+    objective, theta, optimizer = _planned(problem, model, method)
     rows, parameters = sum(objective.row_counts(theta).values()), parameter_count(model)
-    floor = floor_seconds(rows, parameters, repeats)  # with all threads
+    least = accurate_floor_seconds if method == "accurate" else floor_seconds
+    floor = least(rows, parameters, repeats)  # with all threads
     whole = step_seconds(objective, theta, optimizer, repeats)
     with limit_lapack(objective.plan.lapack_threads):  # as in training
         parts = _parts(objective, theta, optimizer, repeats)
-        floor = min(floor, floor_seconds(rows, parameters, repeats))
+        floor = min(floor, least(rows, parameters, repeats))
     return {
         "problem": problem.name,
         "method": method,
@@ -81,7 +90,7 @@ def time_scaling(
         points: float = 1, widths: float = 1, d: int | None = None, devices: int = 1
     ) -> dict[str, float]:
         problem, model = make(points, widths, d)
-        objective, theta, optimizer = _planned(problem, model, METHODS["spring"](), devices)
+        objective, theta, optimizer = _planned(problem, model, "spring", devices)
         return {
             "rows": sum(objective.row_counts(theta).values()),
             "parameters": parameter_count(model),
@@ -134,11 +143,17 @@ def step_seconds(
 
 
 def _planned(
-    problem: Problem, model: Any, optimizer: Optimizer, devices: int = 1
+    problem: Problem, model: Any, method: str, devices: int = 1
 ) -> tuple[LeastSquares, Theta, Optimizer]:
     objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
+    optimizer = METHODS[method](float(_kernel_trace(objective, theta)))
     planned = plan_step(objective, theta, optimizer, devices=devices)
     return objective.planned(planned.plan), theta, optimizer
+
+
+@eqx.filter_jit
+def _kernel_trace(objective: LeastSquares, theta: Theta) -> Float[Array, ""]:
+    return objective.linearize(theta).kernel_trace()
 
 
 def floor_seconds(rows: int, parameters: int, repeats: int = 5) -> float:
@@ -154,6 +169,21 @@ def floor_seconds(rows: int, parameters: int, repeats: int = 5) -> float:
         products.append(seconds(lambda: dsyrk(1.0, columns, trans=1, lower=1), repeats))
     kernel = gemm(jacobian)
     return min(products) + seconds(lambda: _solve(kernel, jacobian[:, 0]), repeats)
+
+
+def accurate_floor_seconds(rows: int, parameters: int, repeats: int = 5) -> float:
+    """Twice the floor of a kernel, and L⁻¹ M for a matrix M with the smaller side of J in rows."""
+    side, columns = sorted((rows, parameters))
+    matrix = jax.random.normal(jax.random.key(0), (side, columns))
+    factor = jnp.linalg.cholesky(gemm(matrix) + side * jnp.eye(side))
+    if jax.default_backend() == "gpu":
+        whiten = seconds(lambda: forward(factor, matrix), repeats)
+    else:
+        (dtrsm,) = get_blas_funcs(["trsm"], dtype=np.float64)
+        lower, b = np.asarray(factor), np.asarray(matrix).T  # as rows, in the order that BLAS wants
+
+        whiten = seconds(lambda: dtrsm(1.0, lower.T, b, side=1, lower=0), repeats)
+    return 2 * floor_seconds(side, columns, repeats) + whiten
 
 
 def seconds(work: Callable[[], PyTree], repeats: int = 5) -> float:
@@ -181,6 +211,7 @@ def _parts(
     linearization = linearize(objective, theta)
     rows, parameters = len(linearization.residual), parameter_count(theta)
     is_primal = optimizer.footprint(rows, parameters).demand is Demand.GRAMIAN
+    is_accurate = isinstance(getattr(optimizer, "solver", None), Accurate)
     system = gramian if is_primal else kernel
     matrix = system(linearization)
     b = ravel_pytree(theta)[0] if is_primal else linearization.residual
@@ -193,12 +224,53 @@ def _parts(
         "jvp": lambda: forward(linearization, theta),
         "vjp": lambda: backward(linearization, linearization.residual),
     }
+    if is_accurate and not isinstance(optimizer, Auto):
+        del work["solve"], work["vjp"]
+        work |= _accurate_parts(linearization, matrix, FINE * jnp.trace(matrix))
     if isinstance(optimizer, Auto):  # compares what a step did with what it should do
         work |= {
             "jvp of the step": lambda: forward(linearization, theta),
             "residual after it": lambda: residual(objective, theta),
         }
     return {name: seconds(part, repeats) for name, part in work.items()}
+
+
+def _accurate_parts(
+    linearization: Linearization, matrix: Float[Array, "m m"], damping: Float[Array, ""]
+) -> dict[str, Callable[[], PyTree]]:
+    """The parts of an accurate solve with two passes, where the plan holds what is whitened."""
+    plan, b = linearization.objective.plan, linearization.residual
+
+    def augmented(rows: list[Rows], held: PyTree = None, *factors: Array) -> Slabs:
+        return replace(slabs(rows, damping, plan), held=held, factors=factors)
+
+    @eqx.filter_jit
+    def whiten(linearization: Linearization, factor: Array) -> PyTree:
+        return linearization.on_rows(lambda rows, f: augmented(rows).whitened(f).held, factor)
+
+    @eqx.filter_jit
+    def gram(linearization: Linearization, factor: Array, held: PyTree) -> Array:
+        return linearization.on_rows(lambda rows, f, h: augmented(rows, h, f).gram(), factor, held)
+
+    @eqx.filter_jit
+    def finish(linearization: Linearization, factor: Array, held: PyTree, gram: Array) -> Theta:
+        def work(rows: list[Rows], f: Array, h: PyTree, gram: Array) -> Theta:
+            return solve_whitened(augmented(rows, h, f), gram, factor_of(gram), b)[0]
+
+        return linearization.on_rows(work, factor, held, gram)
+
+    factorize = eqx.filter_jit(first_factor)
+    factor = factorize(matrix)
+    held = whiten(linearization, factor)
+    if held is None:
+        return {}
+    product = gram(linearization, factor, held)
+    return {
+        "first factor": lambda: factorize(matrix),
+        "whiten": lambda: whiten(linearization, factor),
+        "Gram matrix": lambda: gram(linearization, factor, held),
+        "second factor, solve": lambda: finish(linearization, factor, held, product),
+    }
 
 
 @jax.jit

@@ -7,10 +7,12 @@ so that kernels and solvers need not know how a layer's gradients are held.
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..parallel.devices import DEVICES, Index, loop
@@ -237,6 +239,28 @@ def merge_small(rows: RowBlock) -> list[Block]:
     small = [block.matrix() for block in blocks if block.size <= SMALL_BLOCK]
     large = [block for block in blocks if block.size > SMALL_BLOCK]
     return [*large, Dense(jnp.concatenate(small, axis=1))] if small else large
+
+
+def unmerged(vectors: Sequence[Array], rows: RowBlock) -> PyTree[Array]:
+    """Vectors in the order of `merge_small`, as the arrays of θ."""
+    blocks = blocks_of(rows)
+    sizes = [block.size for block in blocks if block.size <= SMALL_BLOCK]
+    large = iter(vectors)
+    small = iter(jnp.split(vectors[-1], np.cumsum(sizes)[:-1]) if sizes else [])
+    found = [next(small if block.size <= SMALL_BLOCK else large) for block in blocks]
+    return _shaped(found, rows)
+
+
+def split(vector: Float[Array, " p"], rows: RowBlock) -> PyTree[Array]:
+    """A vector in the order of `blocks_of`, as the arrays of θ."""
+    sizes = [block.size for block in blocks_of(rows)]
+    return _shaped(jnp.split(vector, np.cumsum(sizes)[:-1]), rows)
+
+
+def _shaped(vectors: Sequence[Array], rows: RowBlock) -> PyTree[Array]:
+    pairs = zip(vectors, blocks_of(rows), strict=True)
+    leaves = [vector.reshape(block.shape[1:]) for vector, block in pairs]
+    return jax.tree.unflatten(jax.tree.structure(rows, is_leaf=is_block), leaves)
 
 
 def _split_outputs(array: Array, axis: int) -> Array:

@@ -23,6 +23,7 @@ class Footprint:
     system_bytes: int = 0  # of all matrices that are in memory at the same time
     columns: int = 0  # of Ω, for a sketch
     state_copies: int = 1  # of the optimizer's state: 2 if a step holds the old and the new one
+    whitens: bool = False  # whether the gradients of all rows are formed and solved with
 
     def side(self, rows: int, parameters: int) -> int:
         """The side of a square matrix whose Cholesky factor costs as much as a step's solve."""

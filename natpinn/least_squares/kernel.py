@@ -67,14 +67,14 @@ def kernel(rows: Sequence[Rows], plan: Plan) -> Float[Array, "n n"]:
                 total = jax.lax.fori_loop(0, i, pair, total)
             corner = (top + left.start(i),) * 2
             n = len(mine[0])
-            square = _add_square(jnp.zeros((n, n)), mine, plan)
+            square = add_square(jnp.zeros((n, n)), mine, plan)
             return jax.lax.dynamic_update_slice(total, square, corner)
 
         return loop(left.chunks, strip, total)
 
     for a, b in lower_triangle(len(rows)):
         total = fill(total, rows[a], starts[a], rows[b], starts[b])
-    return _mirror(_summed(total, plan))
+    return mirror(summed(total, plan))
 
 
 def kernel_times(rows: Sequence[Rows], y: Float[Array, "n k"], plan: Plan) -> Float[Array, "n k"]:
@@ -122,7 +122,7 @@ def kernel_times(rows: Sequence[Rows], y: Float[Array, "n k"], plan: Plan) -> Fl
 
     for source, top in zip(rows, starts, strict=False):
         columns = loop(source.chunks, gather(source, top), columns)
-    columns = _summed(columns, plan)
+    columns = summed(columns, plan)
     result = jnp.zeros_like(y)
     for source, top in zip(rows, starts, strict=False):
         result = loop(source.chunks, scatter(source, top), result)
@@ -132,19 +132,19 @@ def kernel_times(rows: Sequence[Rows], y: Float[Array, "n k"], plan: Plan) -> Fl
 def gramian(rows: Sequence[Rows], plan: Plan) -> Float[Array, "p p"]:
     """Jᵀ J, parameters in the order of `jax.flatten_util.ravel_pytree`."""
 
-    def add_square(total: Float[Array, "p p"], blocks: RowBlock) -> Float[Array, "p p"]:
+    def add_rows(total: Float[Array, "p p"], blocks: RowBlock) -> Float[Array, "p p"]:
         columns = jnp.concatenate([block.matrix() for block in blocks_of(blocks)], 1).T
         columns = jax.lax.optimization_barrier(columns)  # else each tile reads them with strides
-        return _add_square(total, [Dense(columns)], replace(plan, working_bytes=None))
+        return add_square(total, [Dense(columns)], replace(plan, working_bytes=None))
 
     def add(source: Rows) -> Callable[[Index, Array], Array]:
-        return lambda i, total: add_square(total, source.distinct(i))
+        return lambda i, total: add_rows(total, source.distinct(i))
 
     p = sum(block.size for block in blocks_of(jax.eval_shape(rows[0].blocks, 0)))
     total = jnp.zeros((p, p))
     for source in rows:
         total = loop(source.chunks, add(source), total)
-    return _mirror(_summed(total, plan))
+    return mirror(summed(total, plan))
 
 
 def trace(rows: Sequence[Rows], plan: Plan) -> Float[Array, ""]:
@@ -159,7 +159,7 @@ def trace(rows: Sequence[Rows], plan: Plan) -> Float[Array, ""]:
     total = jnp.zeros(())
     for source in rows:
         total = loop(source.chunks, add(source), total)
-    return _summed(total, plan)
+    return summed(total, plan)
 
 
 def _product(left: Sequence[Block], right: Sequence[Block], plan: Plan) -> Float[Array, "n m"]:
@@ -179,7 +179,7 @@ def _add_product(total: Array, formed: list[Array], _: Index) -> Array:
     return total + left @ right.T
 
 
-def _add_square(
+def add_square(
     total: Float[Array, "n n"], blocks: Sequence[Block], plan: Plan
 ) -> Float[Array, "n n"]:
     """Add J Jᵀ of one row chunk; only the lower triangle of the sum is sure to be right."""
@@ -277,7 +277,7 @@ def outputs_at_once(blocks: Sequence[Block], working_bytes: int | None) -> int:
     return max(1, min(outputs, working_bytes // (FLOAT * rows * (blocks[0].size // outputs))))
 
 
-def _summed(tree: Tree, plan: Plan) -> Tree:
+def summed(tree: Tree, plan: Plan) -> Tree:
     """The sum over all devices."""
     return tree if plan.mesh is None else jax.lax.psum(tree, DEVICES)
 
@@ -287,5 +287,5 @@ def _in_turn(*values: *Values) -> tuple[*Values]:
     return jax.lax.optimization_barrier(values)
 
 
-def _mirror(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def mirror(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return jnp.tril(lower) + jnp.tril(lower, -1).T

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ..models.theta import Theta
 from ..parallel.devices import BY_ROWS, DEVICES, REPLICATED, on_each_device
@@ -83,15 +83,15 @@ class Linearization(eqx.Module):
 
     def kernel(self) -> Float[Array, "n n"]:
         """J Jᵀ."""
-        return self._assemble(lambda rows: kernel.kernel(rows, self.objective.plan))
+        return self.on_rows(lambda rows: kernel.kernel(rows, self.objective.plan))
 
     def kernel_mm(self, y: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """J (Jᵀ Y), without forming the kernel."""
-        return self._assemble(lambda rows, y: kernel.kernel_times(rows, y, self.objective.plan), y)
+        return self.on_rows(lambda rows, y: kernel.kernel_times(rows, y, self.objective.plan), y)
 
     def kernel_trace(self) -> Float[Array, ""]:
         """tr J Jᵀ, without forming the kernel."""
-        return self._assemble(lambda rows: kernel.trace(rows, self.objective.plan))
+        return self.on_rows(lambda rows: kernel.trace(rows, self.objective.plan))
 
     def kernel_operations(self) -> float:
         """The number of operations of `kernel`, from shapes alone."""
@@ -108,27 +108,31 @@ class Linearization(eqx.Module):
 
     def gramian(self) -> Float[Array, "p p"]:
         """Jᵀ J."""
-        return self._assemble(lambda rows: kernel.gramian(rows, self.objective.plan))
+        return self.on_rows(lambda rows: kernel.gramian(rows, self.objective.plan))
 
-    def _assemble(self, assemble: Callable[..., Array], *others: Array) -> Array:
-        """An array from the rows of all conditions, held or streamed, and from other arrays."""
+    def on_rows(self, work: Callable[..., Result], *others: PyTree) -> Result:
+        """The result of work on the rows of all conditions, held or streamed, and on other arrays.
+
+        On several devices each works on its rows, and all of them have the same result.
+        """
         shared = (REPLICATED,) * len(others)
 
-        def streamed(objective: "LeastSquares", theta: Theta, *others: Array) -> Array:
+        def streamed(objective: "LeastSquares", theta: Theta, *others: PyTree) -> Result:
             rows = [objective.stream(name, theta) for name in objective.conditions]
-            return assemble(rows, *others)
+            return work(rows, *others)
 
         if self.jacobian is None:
-            work = self._on_each_device(streamed, (REPLICATED, REPLICATED, *shared), REPLICATED)
-            return work(self.objective, self.theta, *others)
+            everywhere = self._on_each_device(
+                streamed, (REPLICATED, REPLICATED, *shared), REPLICATED
+            )
+            return everywhere(self.objective, self.theta, *others)
         counts = self.objective.row_counts(self.theta).values()
 
-        def held(jacobian: tuple[RowBlock, ...], *others: Array) -> Array:
+        def held(jacobian: tuple[RowBlock, ...], *others: PyTree) -> Result:
             rows = [Rows.held(blocks, n) for blocks, n in zip(jacobian, counts, strict=True)]
-            return assemble(rows, *others)
+            return work(rows, *others)
 
-        work = self._on_each_device(held, (BY_ROWS, *shared), REPLICATED)
-        return work(self.jacobian, *others)
+        return self._on_each_device(held, (BY_ROWS, *shared), REPLICATED)(self.jacobian, *others)
 
     def _on_each_device(
         self,

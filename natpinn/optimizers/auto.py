@@ -47,6 +47,10 @@ class AutoRule(eqx.Module):
       at the end of the search; it then goes back to the parameters of its lowest loss. Default: 10.
     - `cooling`: what `heat`, the factor of the wanted surprise, is multiplied with where a search
       goes astray before its end. Default: 0.2.
+    - `shallow`: the damping never falls below it in a run of `few_steps` steps. Default: 1e-16.
+    - `few_steps`, `many_steps`: between such numbers of steps the logarithm of the least damping
+      falls in proportion, from that of `shallow` to that of Auto's `least_damping`. Default: 150
+      and 600.
     - `stays`: once settling, a run whose estimated end moves away searches again only if less than
       this share of the search has passed by the new estimate. Default: 0.8.
 
@@ -66,6 +70,9 @@ class AutoRule(eqx.Module):
     fading: float = eqx.field(static=True, default=0.5)
     astray: float = eqx.field(static=True, default=10.0)
     cooling: float = eqx.field(static=True, default=0.2)
+    shallow: float = eqx.field(static=True, default=1e-16)
+    few_steps: float = eqx.field(static=True, default=150.0)
+    many_steps: float = eqx.field(static=True, default=600.0)
     stays: float = eqx.field(static=True, default=0.8)
 
 
@@ -110,14 +117,18 @@ class Auto(Optimizer[AutoState]):
     has no finite residual even at the parameters before the last step, that step is not taken back,
     and the step on this batch is rejected.
 
+    Directions that are learned with little damping take many steps until the error that they leave
+    is gone. So the damping never falls below 1e-16 in a run of 150 steps, and to `least_damping` in
+    one of 600 steps or more only.
+
     **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.
     Dampings are relative to the trace of the kernel.
 
-    - `solver`: an exact solver or a sketch that depends on one batch alone, as `Smaller()`.
+    - `solver`: a solver that depends on one batch alone. Dampings below 1e-15 need `Accurate()`.
     - `learning_rate`: the share of the direction that a step takes until the final phase.
     - `surprise`: the wanted surprise in the search phase.
     - `damping`: at the start, and at least at the start of the final phase.
-    - `least_damping`: the damping never falls below it.
+    - `least_damping`: the damping never falls below it, and in short runs not to it.
     - `forgetting`: c in the momentum.
     - `calm`: the wanted surprise in the final phase.
     - `settle_from`: the share of a run after which the final phase begins, from 0 and below 1.
@@ -131,11 +142,11 @@ class Auto(Optimizer[AutoState]):
         import natpinn
 
         optimizer = natpinn.Auto(
-            natpinn.Dual(),
+            natpinn.Accurate(),
             learning_rate=0.2,
             surprise=1.5,
             damping=1e-2,
-            least_damping=1e-16,
+            least_damping=1e-28,
             forgetting=5.0,
             calm=0.1,
             settle_from=0.75,
@@ -155,11 +166,11 @@ class Auto(Optimizer[AutoState]):
 
     def __check_init__(self):
         if not isinstance(self.solver, DampedSolver):
-            raise InputError(f"auto needs a solver, as Smaller() or Dual(), got {self.solver!r}")
+            raise InputError(f"auto needs a solver, as Accurate() or Dual(), got {self.solver!r}")
         if self.solver.remembers:
             raise InputError(
                 f"auto solves each batch by itself, and {self.solver!r} depends on the batches "
-                f"before: take Smaller(), Dual(), Primal() or Nystrom(rank)"
+                f"before: take Accurate(), Dual(), Primal() or Nystrom(rank)"
             )
 
     def until(self, horizon: float) -> "Auto":
@@ -292,6 +303,13 @@ class Auto(Optimizer[AutoState]):
             1 - forgetting / (state.age + self.rule.youngest), 0.0, self.rule.most_momentum
         )
 
+    def _floor(self, step: Int[Array, ""]) -> Float[Array, ""]:
+        """The least damping of a run that has so many steps, or so many as it has taken so far."""
+        rule, least = self.rule, schedule.at(self.least_damping, step)
+        steps = jnp.where(jnp.isfinite(self.horizon), self.horizon, step)
+        depth = (steps - rule.few_steps) / (rule.many_steps - rule.few_steps)
+        return jnp.maximum(least, rule.shallow * (least / rule.shallow) ** jnp.clip(depth, 0, 1))
+
     def _remaining(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """The factor of the step size: 1 in the search phase, then down to 0 at the end."""
         begin = schedule.at(self.settle_from, step)
@@ -305,7 +323,7 @@ class Auto(Optimizer[AutoState]):
         self, step: Int[Array, ""], used: Float[Array, ""], excess: Float[Array, ""]
     ) -> Float[Array, ""]:
         moved = used * jnp.clip(excess**0.5, 1 / self.rule.damping_factor, self.rule.damping_factor)
-        return jnp.clip(moved, schedule.at(self.least_damping, step), self.rule.highest_damping)
+        return jnp.clip(moved, self._floor(step), self.rule.highest_damping)
 
     def _set_back(self, state: AutoState, theta: Theta) -> AutoState:
         """The state after a step that is not taken, or taken back: more damping, no direction."""

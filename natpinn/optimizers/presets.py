@@ -8,12 +8,12 @@ import optax
 from .. import schedule
 from ..errors import InputError
 from ..schedule import Number
+from ..solvers.accurate import Accurate
 from ..solvers.base import DampedSolver
 from ..solvers.dual import Dual
 from ..solvers.nystrom import Nystrom
 from ..solvers.primal import Primal
 from ..solvers.sketch import Rank
-from ..solvers.smaller import Smaller
 from .auto import Auto
 from .first_order import FirstOrder
 from .hessian_free import HessianFree
@@ -336,7 +336,7 @@ def auto(
     learning_rate: Number = 0.2,
     surprise: Number = 1.5,
     damping: Number = 1e-2,
-    least_damping: Number = 1e-16,
+    least_damping: Number = 1e-28,
     forgetting: Number = 5.0,
     calm: Number = 0.1,
     settle_from: Number = 0.75,
@@ -350,7 +350,8 @@ def auto(
       the residual after a step is from its linear prediction, relative to the predicted change.
       With a larger one the damping is smaller. Noisy data want less, as 0.5. Default: 1.5.
     - `damping`: at the start of a run, and at least at the start of its final phase. Default: 1e-2.
-    - `least_damping`: the damping never falls below it. Default: 1e-16.
+    - `least_damping`: the damping never falls below it; in runs of less than 600 steps not to it,
+      and in runs of 150 or less not below 1e-16. Default: 1e-28.
     - `forgetting`: c in the momentum 1 − c/(10 + age), where the age counts steps and goes back
       while the loss rises. With a larger one directions are forgotten sooner. Default: 5.
     - `calm`: the relative linearization error that steps aim at in the final phase, in which a run
@@ -368,7 +369,7 @@ def auto(
         natpinn.solve("poisson_2d", optimizer=optimizer, steps=3, progress=False)
     """
     return Auto(
-        Smaller(),
+        Accurate(),
         learning_rate,
         surprise,
         damping,

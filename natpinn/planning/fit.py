@@ -5,7 +5,7 @@ from dataclasses import replace
 from jax.sharding import Mesh
 
 from ..errors import InputError
-from ..least_squares.blocks import FLOAT
+from ..least_squares.blocks import FLOAT, blocks_of
 from ..least_squares.cost import Counted, formed_bytes
 from ..least_squares.footprint import Demand
 from ..memory import show_bytes
@@ -60,6 +60,8 @@ def phases(size: Size, plan: Plan) -> dict[str, int]:
         streamed = max(n * _point_bytes(size, c, plan) for c, n in sizes)
         rows = size.held_bytes if plan.held else streamed
         found[PRODUCTS[size.demand]] = rows + _formed_bytes(size, plan)
+        if size.footprint.whitens:
+            found["whitened"] = rows + _whitened_bytes(size, plan)
     return {name: count // plan.devices for name, count in found.items()}
 
 
@@ -91,7 +93,7 @@ def _share(size: Size, room: int, left: int, plan: Plan) -> Plan:
 
     A line search comes later and has all the room.
     """
-    formed = len(_formed(size, plan))
+    formed = len(_formed(size, plan)) + len(_slabs(size, plan))
     plan = replace(plan, working_bytes=left // formed if formed else None)
     each = phases(size, replace(plan, candidates_at_once=1))["line search"]
     return replace(plan, candidates_at_once=max(1, min(CANDIDATES, room // max(each, 1))))
@@ -121,6 +123,31 @@ def _formed_bytes(size: Size, plan: Plan) -> int:
     limit = plan.working_bytes
     formed = (n if limit is None else min(n, limit * plan.devices) for n in _formed(size, plan))
     return _gradient_bytes(size, plan) + sum(formed)
+
+
+def _whitened_bytes(size: Size, plan: Plan) -> int:
+    """The bytes of the gradients of all rows, formed and then whitened, all at once or in slabs."""
+    limit = plan.working_bytes
+    slabs = _slabs(size, plan)
+    return 2 * sum(n if limit is None else min(n, limit * plan.devices) for n in slabs)
+
+
+def _slabs(size: Size, plan: Plan) -> list[int]:
+    """The bytes of the gradients that are whitened together, if any are.
+
+    Those of all rows by one array of parameters, which may be cut, or those of the rows of one
+    condition, which are cut where they are streamed.
+    """
+    if not size.footprint.whitens:
+        return []
+    conditions = size.conditions.values()
+    if size.demand is Demand.GRAMIAN:
+        is_whole = plan.held and plan.working_bytes is None
+        rows = [(c.points if plan.held else plan.chunk(c.points)) * c.rows for c in conditions]
+        each = [FLOAT * n * size.parameters for n in rows]
+        return each if is_whole else [max(each)]
+    blocks = blocks_of(next(iter(conditions)).blocks)
+    return [FLOAT * size.rows * block.size for block in blocks]
 
 
 def _gradient_bytes(size: Size, plan: Plan) -> int:

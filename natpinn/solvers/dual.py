@@ -35,11 +35,11 @@ class Dual(DampedSolver[None]):
 
 class DualFactorization(Factorization):
     linearization: Linearization
-    kernel: Float[Array, "n n"]
+    matrix: Float[Array, "n n"]
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
-        y, info = solve_damped(self.kernel, b, damping)
+        y, info = solve_damped(self.matrix, b, damping)
         return self.linearization.vjp(y), info
 
     def trace(self) -> Float[Array, ""]:
-        return jnp.trace(self.kernel)
+        return jnp.trace(self.matrix)

@@ -74,13 +74,13 @@ class Primal(DampedSolver[Float[Array, "p p"] | None]):
 
 class PrimalFactorization(Factorization):
     linearization: Linearization
-    gramian: Float[Array, "p p"]
+    matrix: Float[Array, "p p"]
 
     def solve(self, b: Float[Array, " n"], damping: Float[Array, ""]) -> tuple[Theta, SolveInfo]:
         gradient, unravel = ravel_pytree(self.linearization.vjp(b))
-        x, info = solve_damped(self.gramian, gradient, damping)
+        x, info = solve_damped(self.matrix, gradient, damping)
         return unravel(x), info
 
     def trace(self) -> Float[Array, ""]:
         """Of the Gramian; without averages the kernel has the same."""
-        return jnp.trace(self.gramian)
+        return jnp.trace(self.matrix)
