@@ -52,5 +52,5 @@ def main(steps: int = 300, **options) -> Solution:
 
 if __name__ == "__main__":
     solution = main()
-    print(f"relative L2 error {solution.summary['best_relative_l2']:.2e}")
+    print(f"relative L2 error {solution.summary['relative_l2']:.2e}")
     solution.plot("kovasznay.png")

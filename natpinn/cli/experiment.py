@@ -161,7 +161,7 @@ def _row(one: "Planned", state: "State") -> dict[str, object]:
         "state": state.name,
         "seconds": state.seconds,
         "budget": one.budget,
-        "best_l2": state.best_l2,
+        "l2": state.l2,
         "message": state.message,
         "folder": str(one.folder),
     }
@@ -171,14 +171,14 @@ def _show(title: str, runs: "list[tuple[Planned, State]]", as_json: bool) -> Non
     if as_json:
         print(json.dumps([_row(one, state) for one, state in runs], indent=2))
         return
-    table = Table("method", "seed", "state", "seconds", "best L2", title=title)
+    table = Table("method", "seed", "state", "seconds", "L2 error", title=title)
     for one, state in runs:
-        error = "" if state.best_l2 is None else f"{state.best_l2:.3e}"
+        error = "" if state.l2 is None else f"{state.l2:.3e}"
         seconds = f"{state.seconds:.3g} of {one.budget:.3g}"
         table.add_row(one.method, str(one.seed), state.name, seconds, error)
     show_table(table)
 
 
 def _words(state: "State") -> str:
-    error = "" if state.best_l2 is None else f", best L2 error {state.best_l2:.3e}"
+    error = "" if state.l2 is None else f", L2 error {state.l2:.3e}"
     return f"{state.name}{error}{': ' if state.message else ''}{state.message}"

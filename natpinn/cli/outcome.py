@@ -53,11 +53,10 @@ def _print_outcome(solution: Solution) -> None:
     for what in ("rejected", "recovered"):
         if summary[f"{what}_steps"]:
             show(f"  {what}   {summary[f'{what}_steps']:,} steps")
-    if summary["best_l2"] is not None:
-        best, relative = summary["best_l2"], summary["best_relative_l2"]
-        show(f"  L2 error   {best:.3e}   relative {relative:.3e}")
-    elif summary["best_validation_loss"] is not None:
-        show(f"  validation loss   {summary['best_validation_loss']:.3e}")
+    if summary["l2"] is not None:
+        show(f"  L2 error   {summary['l2']:.3e}   relative {summary['relative_l2']:.3e}")
+    elif summary["validation_loss"] is not None:
+        show(f"  validation loss   {summary['validation_loss']:.3e}")
     if folder is None:
         return
     show(f"  picture    {folder / PICTURE}")

@@ -1,4 +1,4 @@
-"""How good a model is: its error, or the loss on points that it was not trained on."""
+"""How good a model is: the loss on points that no step sees, and its error where that is known."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,9 +11,13 @@ from ..parallel.plan import Plan
 
 
 class Evaluation(eqx.Module):
-    """θ ↦ the L2 error, absolute and relative; without a solution, the loss on a held batch."""
+    """θ ↦ the loss on a batch of its own and, with a solution, the L2 error.
 
-    objective: LeastSquares
+    The parameters that a run returns are those of the smallest loss on that batch: what is known of
+    the solution has no say in it. Measured data have no points but their own.
+    """
+
+    objective: LeastSquares  # on points that no step sees
     points: Float[Array, "n d"]
     reference: Float[Array, "n ..."] | None
 
@@ -23,18 +27,20 @@ class Evaluation(eqx.Module):
 
     @property
     def criterion(self) -> str:
-        """The name of the number that says how good a model is."""
-        return "validation_loss" if self.reference is None else "l2"
+        """The name of the number that says which parameters are best."""
+        return "validation_loss"
 
     def __call__(self, theta: Theta) -> dict[str, Float[Array, ""]]:
+        held_out = {"validation_loss": self.objective.loss(theta)}
         if self.reference is None:
-            return {"validation_loss": self.objective.loss(theta)}
+            return held_out
         model = eqx.combine(theta, self.objective.frozen)
         values = map_points(model, self.points, self.objective.plan)
         error = root_mean_square(values - self.reference)
         return {
             "l2": error,
             "relative_l2": error / root_mean_square(self.reference),
+            **held_out,
         }
 
 

@@ -377,8 +377,9 @@ class Problem(eqx.Module):
         - `model`: the model, or one of its kind and shape.
         - `key`: a random key of JAX, of which the points are a function.
 
-        **Returns:** a function of θ whose value is a dictionary with `l2` and `relative_l2`, or
-        without a solution with `validation_loss`; `natpinn.train` takes it.
+        **Returns:** a function of θ whose value is a dictionary with `validation_loss`, the loss
+        on points of its own (and on the same measured data), and with `l2` and `relative_l2` where
+        the solution is known; `natpinn.train` takes it.
 
         **Raises:** `InputError` where the solution is NaN or infinite at some of the points, and
         where memory does not suffice.
@@ -401,16 +402,14 @@ class Problem(eqx.Module):
             "set fewer with evaluation.points",
         )
         points, reference = _draw_evaluation(self.domain, self.solution, key, n)
-        if reference is None:
-            fresh = {name: c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()}
-            batch = sample(OrderedDict(fresh), jax.random.split(key)[1])
-            return Evaluation(self.objective(model, batch)[0], points, None)
-        if not bool(np.isfinite(reference).all()):
+        fresh = {name: c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()}
+        held_out = _draw_batch(OrderedDict(fresh), jax.random.split(key)[1])
+        if reference is not None and not bool(np.isfinite(reference).all()):
             raise InputError(
                 "the solution is NaN or infinite at some points of the domain: no error can be "
                 "measured against it; correct it, or leave it out and use the validation loss"
             )
-        return Evaluation(self.objective(model)[0], points, reference)
+        return Evaluation(self.objective(model, held_out)[0], points, reference)
 
     def _solution_shape(self) -> tuple[int, ...]:
         assert self.solution is not None
@@ -452,7 +451,10 @@ class Problem(eqx.Module):
         )
 
 
-@eqx.filter_jit  # one program where there would be dozens
+_draw_batch = eqx.filter_jit(sample)  # one program where there would be dozens
+
+
+@eqx.filter_jit
 def _draw_evaluation(
     domain: Domain, solution: Field | None, key: PRNGKeyArray, n: int
 ) -> tuple[Float[Array, "n d"], Float[Array, "n ..."] | None]:

@@ -87,6 +87,7 @@ def _describe(run: Run, has_picture: bool) -> dict[str, object]:
         "status": run.status,
         "message": _text(summary.get("message")),
         "settings": {key: _plain(value) for key, value in run.settings.items()},
+        "error": _rounded(run.error),
         "best": _rounded(run.best),
         "final": _rounded(run.final),
         "times": [_rounded(run.curve.seconds_to(error)) for error in ERRORS],

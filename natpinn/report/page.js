@@ -114,6 +114,7 @@ function columns() {
     text("run", (run) => run.name),
     { ...text("status", (run) => run.status), isStatus: true },
     plain("points", (run) => run.points),
+    plain("error", (run) => run.error),
     plain("best error", (run) => run.best),
     plain("final error", (run) => run.final),
     ...data.errors.map((error, i) =>
@@ -180,7 +181,7 @@ function drawPictures(section, problem) {
   for (const run of pictured) {
     const figure = make(parent, "figure");
     make(figure, "img", { src: run.picture, alt: `solution of ${run.name}`, loading: "lazy" });
-    make(figure, "figcaption", {}, `${run.name}, error ${number(run.best)}`);
+    make(figure, "figcaption", {}, `${run.name}, error ${number(run.error)}`);
   }
 }
 

@@ -75,6 +75,8 @@ class Run:
     - `curve`: its loss and error over steps and seconds.
     - `status`: "finished", "interrupted", "diverged" or "unfinished".
     - `criterion`: what its errors are, "L2 error" or "validation loss".
+    - `returned`: the error of the evaluation with the smallest validation loss; None where no such
+      loss is recorded.
     """
 
     folder: Path
@@ -85,6 +87,7 @@ class Run:
     curve: Curve
     status: str
     criterion: str
+    returned: float | None = None
 
     @property
     def problem(self) -> str:
@@ -100,6 +103,15 @@ class Run:
     def points(self) -> int:
         """The number of points of a step, of all conditions."""
         return sum(int(v) for k, v in self.config.items() if k.startswith("points."))
+
+    @property
+    def error(self) -> float | None:
+        """The error of the parameters that the run returned, or would return now.
+
+        They are those of the smallest validation loss. Runs of earlier versions, of which none is
+        recorded, returned those of the smallest error.
+        """
+        return self.best if self.returned is None else self.returned
 
     @property
     def best(self) -> float | None:
@@ -178,7 +190,7 @@ def by_problem(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _by_error(run: Run) -> float:
-    return math.inf if run.best is None else run.best
+    return math.inf if run.error is None else run.error
 
 
 def _with_methods(runs: Sequence[Run]) -> list[Run]:
@@ -294,6 +306,7 @@ def _read(folder: Path, name: str) -> Run:
         curve,
         status if status in STATUSES else "unfinished",
         "L2 error" if has_l2 else "validation loss",
+        _returned(history, error),
     )
     if len(curve.error) != len(history) or len(curve.seconds) != len(history):
         raise InputError(f"its records have no {error} or no seconds")
@@ -308,6 +321,16 @@ def _read(folder: Path, name: str) -> Run:
         if len(what) > LONGEST:
             raise InputError(f"one of its names or settings has {len(what):,} letters")
     return found
+
+
+def _returned(history: Sequence[Mapping[str, float]], error: str) -> float | None:
+    """The error of the evaluation with the smallest validation loss."""
+    known = [
+        (record["validation_loss"], float(record.get(error, math.nan)))
+        for record in history
+        if math.isfinite(record.get("validation_loss", math.nan))
+    ]
+    return min(known)[1] if known else None
 
 
 def _column(history: Sequence[Mapping[str, float]], key: str) -> list[float]:

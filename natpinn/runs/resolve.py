@@ -19,7 +19,7 @@ from .names import DEFAULT_OPTIMIZER, FULL_STEPS, NYSTROM, optimizer_defaults
 from .own_code import lookup_problem
 from .settings import flatten
 
-FORMAT = 6
+FORMAT = 7
 OLDEST_FORMAT = 5  # that can still be read; the ones before were never released
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0

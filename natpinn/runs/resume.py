@@ -1,5 +1,6 @@
 """Going on with a run: find what there is of it, and run."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,9 +161,12 @@ def _find(parts: Parts, path: Path, keeps_plan: bool, folder: RunFolder | None) 
         if (is_scheduled(int(record["step"])) and record["step"] <= step)
         or (is_over and record["step"] == step)
     ]
+    snapshot = stored.snapshot
+    if not any("validation_loss" in record for record in history):  # of before format 7
+        snapshot = snapshot._replace(best=np.asarray(math.inf))  # it was an error, not a loss
     mesh = make_mesh(parts.config.compute.devices)
     plan = Plan.unpacked(stored.plan, mesh) if keeps_plan else None
-    return Earlier(folder, stored.snapshot, history, plan)
+    return Earlier(folder, snapshot, history, plan)
 
 
 def _latest(path: Path, like: Checkpoint, is_whole: bool) -> Checkpoint | None:

@@ -27,6 +27,7 @@ from ..training.snapshot import Snapshot
 from .checkpoint import Checkpoint
 from .display import Display
 from .folder import RunFolder, check_free
+from .held_out import warn_of_gap
 from .parts import Parts, run_keys
 from .slowness import slowness
 from .solution import Solution
@@ -65,7 +66,7 @@ def run(
     if path is not None and is_first and earlier is NOTHING:
         check_free(path)
     display = Display() if progress and is_first else None
-    with display or contextlib.nullcontext():
+    with display or contextlib.nullcontext(), Interrupts():  # signals wait for written results
         planned = plan(parts) if earlier.plan is None else _keep(parts, earlier.plan)
         evaluation = _evaluation(parts, planned.plan)
         advice = batch_size.advise(parts.problem, planned.size)
@@ -82,13 +83,13 @@ def run(
             own += [_recorder(folder), _saver(folder, planned.plan, parts)] if folder else []
             own += [_stopper(config.train.stop_at)] if config.train.stop_at else []
             own += [slowness(expected_step_seconds(planned))] if display else []
-            with Interrupts():  # a signal waits until the results are written
-                result = _train(parts, planned, evaluation, [*own, trackers, *callbacks], earlier)
-                solution = _solution(parts, planned, result)
-                if folder is not None:
-                    solution.folder = folder.finish(solution.results)
-                trackers.finish(solution.summary)
-                return solution
+            result = _train(parts, planned, evaluation, [*own, trackers, *callbacks], earlier)
+            warn_of_gap(result.history[-1])
+            solution = _solution(parts, planned, result)
+            if folder is not None:
+                solution.folder = folder.finish(solution.results)
+            trackers.finish(solution.summary)
+            return solution
         except jax.errors.JaxRuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -174,7 +175,7 @@ def _saver(folder: RunFolder, plan: Plan, parts: Parts) -> Callback:
 
 def _stopper(stop_at: float) -> Callback:
     """Ends a run at an error."""
-    return lambda progress: progress.evaluated and progress.metrics[progress.criterion] <= stop_at
+    return lambda progress: progress.evaluated and progress.error <= stop_at
 
 
 def _solution(parts: Parts, planned: Planned, result: TrainResult) -> Solution:

@@ -34,18 +34,19 @@ class Solution:
 
     `natpinn.solve`, `natpinn.load` and `natpinn.resume` return it.
 
-    - `model`: the best parameters, in the model that was trained.
+    - `model`: the parameters of the smallest loss on points that no step has seen, in the model
+      that was trained.
     - `problem`: what was solved; None where a folder was loaded without it.
-    - `history`: one record for each evaluation, with `step`, `seconds` of training, `loss`, `l2`
-      and `relative_l2` (or `validation_loss`, where no solution is known), and more.
-    - `summary`: the outcome: `status`, `best_relative_l2`, `steps`, `seconds` and more.
+    - `history`: one record for each evaluation, with `step`, `seconds` of training, `loss`,
+      `validation_loss`, `l2` and `relative_l2` (where the solution is known), and more.
+    - `summary`: the outcome: `status`, `relative_l2` of the model, `steps`, `seconds` and more.
     - `config`: all settings, as in `config.toml`.
     - `folder`: where the run was written; None where it was not.
 
         import natpinn
 
         solution = natpinn.solve("poisson_2d", steps=3, progress=False)
-        print(solution([0.5, 0.5]), solution.summary["best_relative_l2"])
+        print(solution([0.5, 0.5]), solution.summary["relative_l2"])
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Solution:
         return self.model(x) if x.ndim == 1 else jax.vmap(self.model)(x)
 
     def __repr__(self) -> str:
-        error = self.summary.get("best_relative_l2")
+        error = self.summary.get("relative_l2", self.summary.get("best_relative_l2"))
         quality = "" if error is None else f", relative L2 error {error:.2e}"
         return f"Solution({self.summary['problem']}, {self.summary['optimizer']}{quality})"
 

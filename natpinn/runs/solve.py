@@ -70,7 +70,7 @@ def solve(
         import natpinn
 
         solution = natpinn.solve("poisson_2d", optimizer="spring", steps=3, progress=False)
-        print(solution.summary["best_relative_l2"])
+        print(solution.summary["relative_l2"])
     """
     if not isinstance(problem, Problem | str):
         raise InputError(f"a problem is a Problem or the name of one, got {problem!r}")

@@ -8,7 +8,7 @@ from ..training.record import Record
 from ..training.result import TrainResult
 from .parts import Parts
 
-ERRORS = ("l2", "relative_l2", "validation_loss")  # recorded at their best and at the end
+ERRORS = ("l2", "relative_l2", "validation_loss")  # of what is returned, at their best, at the end
 
 
 def summarize(parts: Parts, planned: Planned, result: TrainResult) -> Record:
@@ -29,8 +29,10 @@ def summarize(parts: Parts, planned: Planned, result: TrainResult) -> Record:
 def _outcome(result: TrainResult) -> dict[str, object]:
     """How training went."""
     last, steps = result.history[-1], int(result.state.step)
+    returned = result.returned
     outcome: dict[str, object] = {
         "steps": steps,
+        "returned_step": returned["step"],
         "training_loss": last.get("loss"),  # of the last batch
         "seconds": result.seconds,
         "compile_seconds": result.compile_seconds,
@@ -43,6 +45,7 @@ def _outcome(result: TrainResult) -> dict[str, object]:
     }
     for name in ERRORS:
         values = [record[name] for record in result.history if record.get(name) is not None]
+        outcome[name] = returned.get(name)
         outcome[f"best_{name}"] = min((v for v in values if v == v), default=None)
         outcome[f"final_{name}"] = last.get(name)
     return outcome

@@ -94,7 +94,8 @@ class Planned:
         if not (self.folder / SUMMARY).exists():
             return State("unfinished", *_progress(self.folder))
         summary = read_summary(self.folder)
-        found = (finite(summary.get("seconds")) or 0.0, finite(summary.get("best_l2")))
+        error = finite(summary.get("l2", summary.get("best_l2")))  # the latter before format 7
+        found = (finite(summary.get("seconds")) or 0.0, error)
         if summary.get("status") == "diverged":
             return State("diverged", *found)
         is_whole = summary.get("status") == "finished" and found[0] >= self.budget
@@ -135,7 +136,7 @@ class State:
 
     name: str  # missing, unfinished, running, finished, diverged, outdated, or failed
     seconds: float = 0.0
-    best_l2: float | None = None
+    l2: float | None = None
     message: str = ""
 
 
@@ -320,10 +321,11 @@ def _typed(table: Mapping[str, Any], key: str, kind: type | UnionType, what: str
 
 
 def _progress(folder: Path) -> tuple[float, float | None]:
-    """The last time and the best error of a run that has no summary yet."""
+    """The last time and the error of the parameters so far of a run that has no summary yet."""
     try:
         history = read_history(folder)
     except InputError:
         return 0.0, None
-    errors = [r["l2"] for r in history if r.get("l2") == r.get("l2", 0.0)]
-    return (history[-1]["seconds"] if history else 0.0), min(errors, default=None)
+    known = [r for r in history if r.get("l2") == r.get("l2", 0.0)]
+    best = min(known, key=lambda r: r.get("validation_loss", r["l2"]), default={"l2": None})
+    return (history[-1]["seconds"] if history else 0.0), best["l2"]

@@ -311,8 +311,7 @@ def _run(bench: Workbench, task: Task) -> None:
 
     def watch(progress: Progress) -> bool:
         nonlocal was_pruned
-        error = progress.metrics.get(progress.criterion, math.nan)
-        was_pruned = was_pruned or task.watch(_share(progress), error)
+        was_pruned = was_pruned or task.watch(_share(progress), progress.error)
         return was_pruned
 
     folder = bench.trial_folder(task.number)

@@ -46,7 +46,7 @@ class Ledger:
         self.history.append(Record(step=self.step, seconds=self.seconds, **metrics))
         self.next_evaluation = evaluation_after(self.step)
         if is_scheduled(self.step) and self._last_is_better:
-            value = self.history[-1][self.criterion]
+            value = self._value(self.history[-1])
             self.best_theta = copied(self.state.theta)
             self.best = value if math.isfinite(value) else math.inf
 
@@ -62,7 +62,7 @@ class Ledger:
     @property
     def is_lost(self) -> bool:
         """Whether the last criterion is not finite, though an earlier one was."""
-        return math.isfinite(self.best) and not math.isfinite(self.history[-1][self.criterion])
+        return math.isfinite(self.best) and not math.isfinite(self._value(self.history[-1]))
 
     def snapshot(self) -> Snapshot:
         clocks = (self.seconds, self.compile_seconds, self.tracking_seconds)
@@ -77,9 +77,21 @@ class Ledger:
         snapshot = on_this_process(self.snapshot())
         last_is_best = not is_scheduled(self.step) and self._last_is_better
         best_theta = snapshot.state.theta if last_is_best else snapshot.best_theta
-        return TrainResult(snapshot, best_theta, self.history, self.status, self.message)
+        returned = self.history[-1] if last_is_best else self._best_record
+        return TrainResult(snapshot, best_theta, returned, self.history, self.status, self.message)
+
+    @property
+    def _best_record(self) -> Record:
+        """The first of the scheduled records whose criterion is smallest, if any is finite."""
+        known = [record for record in self.history if is_scheduled(record["step"])]
+        finite = [record for record in known if math.isfinite(self._value(record))]
+        return min(finite, key=self._value, default=known[-1])
+
+    def _value(self, record: Record) -> float:
+        """The criterion, which records of earlier versions may not have."""
+        return record.get(self.criterion, math.nan)
 
     @property
     def _last_is_better(self) -> bool:
         """Whether the last record beats the best; if that is infinite, any record does."""
-        return self.history[-1][self.criterion] < self.best or self.best == math.inf
+        return self._value(self.history[-1]) < self.best or self.best == math.inf

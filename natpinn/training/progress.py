@@ -1,5 +1,6 @@
 """What callbacks see of a run."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ class Progress:
 
     - `step`: the steps taken so far.
     - `seconds`: of training so far, without compilation and evaluation.
-    - `metrics`: the record of the last evaluation, with `loss` and `l2` or `validation_loss`.
+    - `metrics`: the record of the last evaluation, with `loss`, `validation_loss` and, where the
+      solution is known, `l2` and `relative_l2`.
     - `evaluated`: whether that evaluation was at this very step.
     - `criterion`: the name of the metric that the best parameters make smallest.
     - `steps`, `budget`: the limits of the run; None where there is none.
@@ -39,6 +41,11 @@ class Progress:
     steps: int | None
     budget: float | None
     snapshot: Snapshot
+
+    @property
+    def error(self) -> float:
+        """The last L2 error; where the solution is not known, the last value of the criterion."""
+        return self.metrics.get("l2", self.metrics.get(self.criterion, math.nan))
 
     @property
     def state(self) -> TrainState:

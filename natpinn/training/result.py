@@ -16,7 +16,8 @@ class TrainResult:
     """How a run ended.
 
     - `snapshot`: the run at its last step, from which another call of `natpinn.train` goes on.
-    - `best_theta`: the parameters of the best evaluation.
+    - `best_theta`: the parameters of the best evaluation, which the criterion decides.
+    - `returned`: the record of that evaluation.
     - `history`: one record for each evaluation.
     - `status`: "finished", "interrupted" by Ctrl-C or SIGTERM, or "diverged".
     - `message`: why the run was interrupted or diverged; else empty.
@@ -24,6 +25,7 @@ class TrainResult:
 
     snapshot: Snapshot
     best_theta: Theta
+    returned: Record
     history: list[Record]
     status: Status
     message: str
