@@ -18,7 +18,7 @@ def cosines(modes):  # the coefficients at each √t, and their derivatives by i
     k, ends = np.arange(modes + 1), np.array([2] + [1] * (modes - 1) + [2])
 
     def rate(_, a):
-        u = fft.dct(a * ends / 2, 1)
+        u = np.asarray(fft.dct(a * ends / 2, 1))
         return -1e-4 * (np.pi * k) ** 2 * a + fft.dct(5 * u - 5 * u**3, 1) / modes / ends
 
     fine = {"rtol": 1e-11, "atol": 1e-11, "max_step": 5e4 / (np.pi * modes) ** 2}

@@ -259,8 +259,8 @@ MUTANTS = (
     Mutant(
         "records_from_the_future",
         "natpinn/runs/resume.py",
-        'if record["step"] <= step and is_scheduled(',
-        "if is_scheduled(",
+        'if (is_scheduled(int(record["step"])) and record["step"] <= step)',
+        'if is_scheduled(int(record["step"]))',
         ("runs/test_survival.py::test_a_damaged_checkpoint_is_replaced_when_it_is_reached_again",),
     ),
     Mutant(
@@ -273,9 +273,9 @@ MUTANTS = (
     Mutant(
         "runs_ordered_by_their_last_error",
         "natpinn/report/runs.py",
-        "math.inf if run.best is None else run.best",
+        "math.inf if run.error is None else run.error",
         "math.inf if run.final is None else run.final",
-        ("report/test_report.py::test_runs_are_ordered_by_their_best_error",),
+        ("report/test_report.py::test_runs_are_ordered_by_the_error_of_what_they_return",),
     ),
     Mutant(
         "narrowed_beyond_the_ends",
@@ -350,6 +350,48 @@ MUTANTS = (
         (
             "search/test_hostile_studies.py::test_a_database_that_is_locked_is_waited_for_and_the_trial_counts_once",
         ),
+    ),
+    Mutant(
+        "the_solution_chooses_what_is_returned",
+        "natpinn/problems/evaluation.py",
+        'return "validation_loss"',
+        'return "validation_loss" if self.reference is None else "l2"',
+        ("runs/test_solution.py::test_what_is_returned_is_chosen_without_the_solution",),
+    ),
+    Mutant(
+        "validated_on_held_points",
+        "natpinn/problems/problem.py",
+        "c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()",
+        "c for name, c in self.conditions.items()",
+        ("runs/test_solution.py::test_a_residual_that_is_small_at_its_points_alone_is_told",),
+    ),
+    Mutant(
+        "two_passes_whatever_the_condition",
+        "natpinn/solvers/accurate.py",
+        "_condition(second) > WORST_CONDITION",
+        "_condition(second) < 0",
+        ("solvers/test_accurate.py::test_it_equals_householder_however_it_is_planned",),
+    ),
+    Mutant(
+        "whitened_with_the_damping_left_out",
+        "natpinn/least_squares/slabs.py",
+        "mirror(add(summed(total, self.plan), self.tail, 0))",
+        "mirror(summed(total, self.plan))",
+        ("solvers/test_accurate.py::test_it_equals_householder_however_it_is_planned",),
+    ),
+    Mutant(
+        "accurate_below_nothing",
+        "natpinn/solvers/accurate.py",
+        "is_below = damping < round_off",
+        "is_below = damping < 0",
+        ("solvers/test_accurate.py::test_it_equals_householder_however_it_is_planned",),
+    ),
+    Mutant(
+        "the_least_damping_of_a_long_run_at_once",
+        "natpinn/optimizers/auto.py",
+        "jnp.clip(depth, 0, 1)",
+        "1.0",
+        ("optimizers/test_auto.py::test_the_least_damping_follows_the_number_of_steps",),
     ),
 )
 

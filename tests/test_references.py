@@ -23,9 +23,8 @@ def test_the_pendulum_follows_its_equation_to_thirteen_digits():
     def rate(t, y):
         return [y[1], -np.sin(y[0])]
 
-    start = [example["START"], 0.0]
-    fine = {"rtol": 1e-13, "atol": 1e-15}
-    found = solve_ivp(rate, (0, example["END"]), start, "DOP853", times, **fine).y[0]
+    span, start = (0, example["END"]), [example["START"], 0.0]
+    found = solve_ivp(rate, span, start, "DOP853", times, rtol=1e-13, atol=1e-15).y[0]
     assert relative(example["exact"]([times]), found) < 1e-13
 
 

@@ -40,6 +40,7 @@ def describe(planned: Planned) -> dict[str, Any]:
             "linearize": sizes.linearize_flops(size, plan),
             "system": products,
             "solve": solve,
+            "whiten": sizes.whiten_flops(size),
         },
         "space": "parameters" if is_primal else "rows",
         "sketch_columns": size.footprint.columns or None,
@@ -94,6 +95,8 @@ def explain(planned: Planned) -> str:
     if operations["solve"]:
         steps.append(f"{_show_flops(operations['system'])} {_made_of(planned.size)}")
         steps.append(f"{_show_flops(operations['solve'])} to solve")
+    if operations["whiten"]:
+        steps.append(f"{_show_flops(operations['whiten'])} more where the kernel has lost digits")
     lines = [
         f"N = {planned.size.rows:,} rows ({rows}), P = {planned.size.parameters:,} parameters",
         f"strategy   {known['strategy']}",

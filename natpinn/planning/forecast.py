@@ -29,7 +29,8 @@ def expected_step_seconds(planned: Planned) -> float | None:
     if size.demand not in (Demand.KERNEL, Demand.GRAMIAN):
         return None
     linearize = sizes.linearize_flops(size, Plan())
-    operations = LINEARIZE_COST * linearize + SYSTEM_COST * sum(sizes.system_flops(size))
+    system = sum(sizes.system_flops(size)) + sizes.whiten_flops(size)
+    operations = LINEARIZE_COST * linearize + SYSTEM_COST * system
     return STEP_SECONDS + operations / _operations_per_second()
 
 

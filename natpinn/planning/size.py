@@ -121,6 +121,12 @@ def system_flops(size: Size) -> tuple[int, int]:
     return 0, 0
 
 
+def whiten_flops(size: Size) -> int:
+    """The operations of an accurate solve beside those of the system: two passes over all rows."""
+    side, others = sorted((size.rows, size.parameters))
+    return (2 * side**2 * others + 3 * side**3) if size.footprint.whitens else 0
+
+
 def kernel_costs(size: Size) -> dict[tuple[str, str], PairCost]:
     """The operations of a kernel, for each pair of conditions."""
     names = list(size.conditions)

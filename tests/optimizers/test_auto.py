@@ -113,6 +113,19 @@ def test_momentum_grows_and_damping_falls(result):
     assert min(r["damping"] for r in records) < 1e-3 * records[0]["damping"]
 
 
+@pytest.mark.parametrize(
+    ("end", "step", "least"),
+    [(100, 5, 1e-16), (375, 5, 1e-22), (600, 5, 1e-28), (9000, 5, 1e-28), (np.inf, 375, 1e-22)],
+)
+def test_the_least_damping_follows_the_number_of_steps(end, step, least):
+    """Of the run, or taken so far where the end is not known."""
+    hot = auto(surprise=1e9).until(end)
+    state = hot.init(THETA)._replace(step=jnp.array(step), damping=jnp.array(1e-27))
+    for _ in range(2):
+        _, state, _ = take_step(hot, OBJECTIVE, THETA, state, key=KEY)
+    assert float(state.damping) == pytest.approx(least, rel=1e-6 if end < np.inf else 0.2)
+
+
 def test_it_does_not_depend_on_the_scale_of_the_loss():
     """Weights of 4 and 1 give the same steps: a power of two changes no digit."""
 

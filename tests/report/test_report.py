@@ -118,12 +118,23 @@ def test_runs_are_collected_and_summed_up(runs):
     assert groups["poisson_2d"][0].name == "spring-0"  # the best comes first
 
 
-def test_runs_are_ordered_by_their_best_error(runs):
+def test_runs_are_ordered_by_the_error_of_what_they_return(runs):
     found, _ = read_runs([runs])
     good = next(run for run in found if run.name == "spring-0")
     bounced = replace(good.curve, error=[*good.curve.error[:-1], 1.0])
     ordered = by_problem([run if run is not good else replace(run, curve=bounced) for run in found])
     assert [run.name for run in ordered["poisson_2d"]][:2] == ["spring-0", "spring-1"]
+
+
+def test_a_run_returns_the_parameters_of_its_smallest_validation_loss(tmp_path):
+    write_run(tmp_path / "spring-0")
+    records = tmp_path / "spring-0" / METRICS
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    losses = [0.5 if i == 3 else 1.0 for i in range(len(lines))]
+    lines = [line | {"validation_loss": x} for line, x in zip(lines, losses, strict=True)]
+    records.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (found,), _ = read_runs([tmp_path])
+    assert found.error == lines[3]["l2"] > found.best
 
 
 def test_methods_are_runs_of_equal_settings(tmp_path):
