@@ -26,6 +26,8 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
     "careful": {"surprise": 0.5},
     "forgetful": {"forgetting": 15.0},
     "damped": {"least_damping": 1e-12},
+    "shallow": {"least_damping": 1e-16},  # what a kernel's Cholesky factor can do
+    "deep_at_once": {},
     "no_settling": {"settle_from": 0.999999},
     "not_calm": {"calm": 1.5},  # settles by shorter steps alone
     "no_momentum": {"forgetting": 1e9},
@@ -36,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings of auto
 }
 RULES: dict[str, natpinn.AutoRule] = {  # numbers of the rule, which a variant has otherwise
     "always_older": natpinn.AutoRule(ageing_back=-1.0),
+    "deep_at_once": natpinn.AutoRule(few_steps=-1.0, many_steps=0.0),
     "no_fading": natpinn.AutoRule(fading=1.0),
     "no_way_back": natpinn.AutoRule(jump=math.inf),
     "no_return": natpinn.AutoRule(astray=math.inf),

@@ -18,6 +18,7 @@ from ..runs.records import (
     CONFIG,
     SUMMARY,
     command,
+    finite,
     is_count,
     read_config,
     read_history,
@@ -306,7 +307,7 @@ def _read(folder: Path, name: str) -> Run:
         curve,
         status if status in STATUSES else "unfinished",
         "L2 error" if has_l2 else "validation loss",
-        _returned(history, error),
+        _returned(history, summary, error),
     )
     if len(curve.error) != len(history) or len(curve.seconds) != len(history):
         raise InputError(f"its records have no {error} or no seconds")
@@ -323,8 +324,12 @@ def _read(folder: Path, name: str) -> Run:
     return found
 
 
-def _returned(history: Sequence[Mapping[str, float]], error: str) -> float | None:
-    """The error of the evaluation with the smallest validation loss."""
+def _returned(
+    history: Sequence[Mapping[str, float]], summary: Mapping[str, Any], error: str
+) -> float | None:
+    """The error of what a run has returned, or of its smallest validation loss so far."""
+    if (told := finite(summary.get(error))) is not None:
+        return told
     known = [
         (record["validation_loss"], float(record.get(error, math.nan)))
         for record in history

@@ -30,6 +30,7 @@ class Ledger:
         self.seconds_per_step = math.inf  # in the last call; not known before the first
         self.compile_seconds = float(snapshot.compile_seconds)
         self.tracking_seconds = float(snapshot.tracking_seconds)
+        self._aside: tuple[TrainState, Record] | None = None
         self.status: Status = "finished"
         self.message = ""
 
@@ -49,6 +50,10 @@ class Ledger:
             value = self._value(self.history[-1])
             self.best_theta = copied(self.state.theta)
             self.best = value if math.isfinite(value) else math.inf
+
+    def put_aside(self, state: TrainState, metrics: dict[str, float]) -> None:
+        """Keep what steps after an early end have reached, beside the run itself."""
+        self._aside = state, Record(step=int(state.step), seconds=self.seconds, **metrics)
 
     def end(self, status: Status, message: str) -> None:
         """Say why the run ends, where its limits are not the reason."""
@@ -70,14 +75,19 @@ class Ledger:
         return Snapshot(self.state, self.best_theta, *numbers)
 
     def result(self) -> TrainResult:
-        """How the run ended; its last parameters may be the best, at a step that is not scheduled.
+        """How the run ended.
 
-        The snapshot knows nothing of that, so that a resumed run equals one that never stopped.
+        Its last parameters may be the best, at a step that is not scheduled, or those of steps that
+        were put aside. The snapshot knows nothing of either, so that a resumed run equals one that
+        never stopped.
         """
         snapshot = on_this_process(self.snapshot())
         last_is_best = not is_scheduled(self.step) and self._last_is_better
         best_theta = snapshot.state.theta if last_is_best else snapshot.best_theta
         returned = self.history[-1] if last_is_best else self._best_record
+        if self._aside is not None and self._value(self._aside[1]) < self._value(returned):
+            state, returned = self._aside
+            best_theta = on_this_process(state.theta)
         return TrainResult(snapshot, best_theta, returned, self.history, self.status, self.message)
 
     @property

@@ -30,10 +30,11 @@ from .result import TrainResult
 from .signals import Interrupts
 from .snapshot import Snapshot, begin, owned
 from .spectrum import Tracking
-from .steps import Batches, Outcome, TrainState, Work, advance
+from .steps import Batches, Outcome, TrainState, Work, advance, copied
 
 Number = TypeVar("Number", bool, int, float)
 SECONDS_PER_CALL = 0.25  # Python costs little beside it, and progress is seen four times a second
+SETTLING = (0.25, 100, 2.0)  # of the steps so far, steps, and seconds: the most after an early end
 
 
 def train(
@@ -144,6 +145,8 @@ def train(
             if done and not evaluated:  # a callback ends the run here
                 run.evaluate(ledger, outcome)
                 run.report(ledger, True, interrupts)
+        if ledger.status != "diverged" and not limits.is_over(ledger.step, ledger.seconds):
+            run.settle(ledger)
     return ledger.result()
 
 
@@ -223,8 +226,24 @@ class _Run:
                 ledger.tracking_seconds += time.perf_counter() - started
         ledger.record(found)
 
+    def settle(self, ledger: Ledger) -> None:
+        """Take last steps aside where a run has been stopped before the end that it was made for.
+
+        What they reach may be returned. A run that is resumed goes on from before them.
+        """
+        share, most, seconds = SETTLING
+        count = int(min(share * ledger.step, most, seconds / ledger.seconds_per_step))
+        if count == 0 or self.optimizer.until(1.0) is self.optimizer:
+            return
+        work = self._work_until(ledger.step + count, count)
+        state, _ = advance(work, copied(ledger.state))
+        ledger.put_aside(state, measure(self.batches, self.evaluation, state))
+
     def _work(self, count: int, ledger: Ledger) -> Work:
-        timed = self.optimizer.until(self.limits.horizon(ledger.step, ledger.seconds))
+        return self._work_until(self.limits.horizon(ledger.step, ledger.seconds), count)
+
+    def _work_until(self, horizon: float, count: int) -> Work:
+        timed = self.optimizer.until(horizon)
         timed, counted = place((timed, jnp.array(count)), self.batches.objective.plan)
         return Work(timed, self.batches, counted)
 

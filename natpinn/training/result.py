@@ -17,7 +17,8 @@ class TrainResult:
 
     - `snapshot`: the run at its last step, from which another call of `natpinn.train` goes on.
     - `best_theta`: the parameters of the best evaluation, which the criterion decides.
-    - `returned`: the record of that evaluation.
+    - `returned`: the record of that evaluation. Where a run was stopped early and its optimizer
+      depends on the length of a run, that may be of some more steps, taken aside.
     - `history`: one record for each evaluation.
     - `status`: "finished", "interrupted" by Ctrl-C or SIGTERM, or "diverged".
     - `message`: why the run was interrupted or diverged; else empty.

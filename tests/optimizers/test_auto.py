@@ -113,6 +113,25 @@ def test_momentum_grows_and_damping_falls(result):
     assert min(r["damping"] for r in records) < 1e-3 * records[0]["damping"]
 
 
+def test_a_run_that_is_stopped_early_returns_what_has_settled_and_goes_on_from_before():
+    def straight(**options):
+        return train(OBJECTIVE, THETA, auto(), EVALUATION, key=KEY, steps=130, **options)
+
+    stopped = straight(callbacks=[lambda progress: progress.step >= 80])
+    step = int(stopped.state.step)
+    assert 80 <= step < 130
+    assert step < stopped.returned["step"] <= step + step // 4
+    searched = min(record["validation_loss"] for record in stopped.history)
+    assert stopped.returned["validation_loss"] < 0.1 * searched
+    found = float(EVALUATION(stopped.best_theta)["validation_loss"])
+    assert found == pytest.approx(stopped.returned["validation_loss"], rel=1e-6)
+
+    gone_on, whole = straight(resume=stopped.snapshot), straight()
+    assert gone_on.returned == whole.history[-1] | {"seconds": gone_on.returned["seconds"]}
+    for one, other in zip(*(jax.tree.leaves(r.state.theta) for r in (gone_on, whole)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("end", "step", "least"),
     [(100, 5, 1e-16), (375, 5, 1e-22), (600, 5, 1e-28), (9000, 5, 1e-28), (np.inf, 375, 1e-22)],
