@@ -8,7 +8,6 @@ accurate solve has two of both, and one triangular system with all of the matrix
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -22,8 +21,7 @@ from scipy.linalg import get_blas_funcs
 from ..least_squares.footprint import Demand
 from ..least_squares.linearization import Linearization
 from ..least_squares.objective import LeastSquares
-from ..least_squares.rows import Rows
-from ..least_squares.slabs import Slabs, forward, slabs
+from ..least_squares.slabs import Slabs, Whitened, forward, slabs
 from ..machine import machine
 from ..models.theta import Theta, parameter_count
 from ..optimizers.auto import Auto
@@ -33,7 +31,7 @@ from ..parallel.devices import place
 from ..parallel.threads import limit_lapack
 from ..planning.planned import plan_step, program_bytes
 from ..problems.problem import Problem
-from ..solvers.accurate import Accurate, factor_of, first_factor, solve_whitened
+from ..solvers.accurate import Accurate, factor_of, first_factor
 from ..training.steps import Batches, TrainState, Work, advance, start
 
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
@@ -238,38 +236,35 @@ def _parts(
 def _accurate_parts(
     linearization: Linearization, matrix: Float[Array, "m m"], damping: Float[Array, ""]
 ) -> dict[str, Callable[[], PyTree]]:
-    """The parts of an accurate solve with two passes, where the plan holds what is whitened."""
+    """The parts of an accurate solve with two passes."""
     plan, b = linearization.objective.plan, linearization.residual
 
-    def augmented(rows: list[Rows], held: PyTree = None, *factors: Array) -> Slabs:
-        return replace(slabs(rows, damping, plan), held=held, factors=factors)
-
-    @eqx.filter_jit
-    def whiten(linearization: Linearization, factor: Array) -> PyTree:
-        return linearization.on_rows(lambda rows, f: augmented(rows).whitened(f).held, factor)
-
-    @eqx.filter_jit
-    def gram(linearization: Linearization, factor: Array, held: PyTree) -> Array:
-        return linearization.on_rows(lambda rows, f, h: augmented(rows, h, f).gram(), factor, held)
-
-    @eqx.filter_jit
-    def finish(linearization: Linearization, factor: Array, held: PyTree, gram: Array) -> Theta:
-        def work(rows: list[Rows], f: Array, h: PyTree, gram: Array) -> Theta:
-            return solve_whitened(augmented(rows, h, f), gram, factor_of(gram), b)[0]
-
-        return linearization.on_rows(work, factor, held, gram)
+    def on_slabs(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        return eqx.filter_jit(
+            lambda linearization, *arguments: linearization.on_rows(
+                lambda rows, *arguments: function(slabs(rows, plan), *arguments), *arguments
+            )
+        )
 
     factorize = eqx.filter_jit(first_factor)
-    factor = factorize(matrix)
-    held = whiten(linearization, factor)
-    if held is None:
-        return {}
-    product = gram(linearization, factor, held)
+    form = on_slabs(lambda m: m.start(1))
+    whiten = on_slabs(lambda m, whitened, factor: m.whiten(whitened, factor))
+    gram = on_slabs(lambda m, whitened: m.gram(whitened, damping))
+
+    @on_slabs
+    def finish(m: Slabs, whitened: Whitened, gram: Array) -> Theta:
+        z = jax.scipy.linalg.cho_solve((factor_of(gram), True), m.right_side(whitened, b))
+        return m.solution(whitened, z)
+
+    factor, formed = factorize(matrix), form(linearization)
+    whitened = whiten(linearization, formed, factor)
+    product = gram(linearization, whitened)
     return {
         "first factor": lambda: factorize(matrix),
-        "whiten": lambda: whiten(linearization, factor),
-        "Gram matrix": lambda: gram(linearization, factor, held),
-        "second factor, solve": lambda: finish(linearization, factor, held, product),
+        "form": lambda: form(linearization),
+        "whiten": lambda: whiten(linearization, formed, factor),
+        "Gram matrix": lambda: gram(linearization, whitened),
+        "second factor, solve": lambda: finish(linearization, whitened, product),
     }
 
 

@@ -1,15 +1,15 @@
-"""An augmented Jacobian in slabs of columns, from the left by inverse triangular factors.
+"""A matrix in slabs of columns, from the left by inverse triangular factors.
 
-That is what Cholesky QR is made of: L⁻¹ [M, √λ I], where M = J is cut by parameters, or M = Jᵀ by
-rows. M has as many rows as the smaller side of J. Slabs are held where the plan holds all;
-otherwise each is made, and whitened, whenever it is asked for.
+That is what Cholesky QR is made of: L⁻¹ M, where M = J is cut by parameters, or M = Jᵀ by rows. M
+has as many rows as the smaller side of J. Where the plan holds all, L⁻¹ M is one array in memory;
+otherwise each slab is made, and whitened, whenever it is asked for.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,77 +26,89 @@ Carry = TypeVar("Carry")
 Work = Callable[[Carry, Float[Array, "m c"], Index], Carry]  # a slab, and its first column
 
 
+class Whitened(NamedTuple):
+    """L⁻¹ M and L⁻¹ for L = L₁ L₂ …, of as many factors as there were passes."""
+
+    inverse: Float[Array, "m m"]
+    held: Float[Array, "m c"] | None  # L⁻¹ M, where the plan holds it
+    factors: tuple[Float[Array, "m m"], ...]  # of all passes, I of those to come; the last first
+
+    def forward(self, right: Float[Array, "m c"]) -> Float[Array, "m c"]:
+        """L⁻¹ B, factor by factor: with the inverse in place of substitution digits are lost."""
+        for factor in reversed(self.factors):
+            right = forward(factor, right)
+        return right
+
+    def backward(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        """L⁻ᵀ z."""
+        for factor in self.factors:
+            z = jax.scipy.linalg.solve_triangular(factor, z, trans=1, lower=True)
+        return z
+
+
 @dataclass(frozen=True)
 class Slabs(ABC):
-    """L⁻¹ [M, √λ I], with L = L₁ L₂ … of all factors so far."""
+    """M, in slabs of columns."""
 
     rows: Sequence[Rows]
     plan: Plan
-    tail: Float[Array, "m m"]  # L⁻¹ √λ
-    factors: tuple[Float[Array, "m m"], ...] = ()
-    held: tuple[Float[Array, "m c"], ...] | None = None  # whitened
 
     @property
     @abstractmethod
     def side(self) -> int:
         """m, the number of rows of M."""
 
-    @property
     @abstractmethod
-    def arrays(self) -> int:
-        """How many arrays there are slabs of."""
+    def _make(self, work: Work[Carry], carry: Carry) -> Carry:
+        """Work on the slabs one after another, made but not whitened."""
 
     @abstractmethod
-    def _make(self, k: int, work: Work[Carry], carry: Carry) -> Carry:
-        """Work on the slabs of the k-th array, made but not whitened, one after another."""
+    def right_side(self, whitened: Whitened, b: Float[Array, " n"]) -> Float[Array, " m"]:
+        """c, with which x is the `solution` of (L⁻¹ (M Mᵀ + λI) L⁻ᵀ)⁻¹ c."""
 
     @abstractmethod
-    def right_side(self, b: Float[Array, " n"]) -> Float[Array, " m"]:
-        """c, with which x is `solution` of (L⁻¹ (M Mᵀ + λI) L⁻ᵀ)⁻¹ c."""
-
-    @abstractmethod
-    def solution(self, z: Float[Array, " m"]) -> Theta:
+    def solution(self, whitened: Whitened, z: Float[Array, " m"]) -> Theta:
         """x = argmin |J x − b|² + λ|x|², shaped as θ."""
 
-    def whitened(self, factor: Float[Array, "m m"]) -> Self:
-        """The same matrix from the left by the inverse of one more factor."""
-        held = None
-        if self._is_whole:
-            slabs = self.held or tuple(self._whole(k) for k in range(self.arrays))
-            held = tuple(forward(factor, slab) for slab in slabs)
-        tail, factors = forward(factor, self.tail), (*self.factors, factor)
-        return replace(self, tail=tail, factors=factors, held=held)
+    @abstractmethod
+    def _parts(self) -> Iterator[Float[Array, "m c"]]:
+        """All of M, in the order of its columns."""
 
-    def gram(self) -> Float[Array, "m m"]:
+    def start(self, passes: int) -> Whitened:
+        """M before the first of so many passes."""
+        identity = jnp.eye(self.side)
+        held = jnp.concatenate(list(self._parts()), axis=1) if self._is_whole else None
+        return Whitened(identity, held, (identity,) * passes)
+
+    def whiten(self, whitened: Whitened, factor: Float[Array, "m m"]) -> Whitened:
+        """From the left by the inverse of one more factor."""
+        inverse, held, factors = whitened
+        if held is not None:
+            held = forward(factor, held)
+        return Whitened(forward(factor, inverse), held, (factor, *factors)[: len(factors)])
+
+    def gram(self, whitened: Whitened, damping: Float[Array, ""]) -> Float[Array, "m m"]:
         """L⁻¹ (M Mᵀ + λI) L⁻ᵀ."""
 
         def add(total: Array, slab: Array, first: Index) -> Array:
             return add_square(total, [Dense(slab)], self.plan)
 
-        total = jnp.zeros((self.side, self.side))
-        for k in range(self.arrays):
-            total = self._fold(k, add, total)
-        return mirror(add(summed(total, self.plan), self.tail, 0))
+        total = summed(self.fold(whitened, add, jnp.zeros((self.side, self.side))), self.plan)
+        return mirror(add(total, jnp.sqrt(damping) * whitened.inverse, 0))
+
+    def fold(self, whitened: Whitened, work: Work[Carry], carry: Carry) -> Carry:
+        """Work on the slabs one after another, whitened."""
+        if whitened.held is not None:
+            return work(carry, whitened.held, 0)
+
+        def whiten(carry: Carry, slab: Array, first: Index) -> Carry:
+            return work(carry, whitened.forward(slab), first)
+
+        return self._make(whiten, carry)
 
     @property
     def _is_whole(self) -> bool:
         return self.plan.held and self.plan.working_bytes is None
-
-    def _whole(self, k: int) -> Float[Array, "m c"]:
-        """The only slab of an array."""
-        return self._make(k, lambda carry, slab, first: slab, jnp.zeros(()))
-
-    def _fold(self, k: int, work: Work[Carry], carry: Carry) -> Carry:
-        """Work on the slabs of the k-th array, one after another."""
-        if self.held is not None:
-            return work(carry, self.held[k], 0)
-
-        def whiten(carry: Carry, slab: Array, first: Index) -> Carry:
-            for factor in self.factors:
-                slab = forward(factor, slab)
-            return work(carry, slab, first)
-
-        return self._make(k, whiten, carry)
 
 
 class Columns(Slabs):
@@ -109,31 +121,28 @@ class Columns(Slabs):
     def side(self) -> int:
         return sum(source.count for source in self.rows)
 
-    @property
-    def arrays(self) -> int:
-        return len(self._shapes)
-
-    def right_side(self, b: Float[Array, " n"]) -> Float[Array, " n"]:
+    def right_side(self, whitened: Whitened, b: Float[Array, " n"]) -> Float[Array, " n"]:
         """L⁻¹ b."""
-        for factor in self.factors:
-            b = forward(factor, b)
-        return b
+        return whitened.forward(b[:, None])[:, 0]
 
-    def solution(self, z: Float[Array, " n"]) -> Theta:
+    def solution(self, whitened: Whitened, z: Float[Array, " n"]) -> Theta:
         """(L⁻¹ J)ᵀ z."""
-        vectors = [self._vector(k, z) for k in range(self.arrays)]
-        return unmerged(vectors, jax.eval_shape(self.rows[0].blocks, 0))
 
-    def _vector(self, k: int, z: Float[Array, " n"]) -> Float[Array, " q"]:
         def fill(vector: Array, slab: Array, first: Index) -> Array:
             return jax.lax.dynamic_update_slice_in_dim(vector, z @ slab, first, 0)
 
-        mine = self._fold(k, fill, jnp.zeros(self._shapes[k].size))
-        if self.plan.mesh is None:
-            return mine
-        whole = jax.lax.all_gather(mine, DEVICES, tiled=True)  # by outputs, with some padding
+        mine = self.fold(whitened, fill, jnp.zeros(sum(s.size for s in self._shapes)))
+        ends = list(accumulate(shape.size for shape in self._shapes))
         merged = jax.eval_shape(lambda: merge_small(self.rows[0].blocks(0)))
-        return whole[: merged[k].size]
+        vectors = [
+            self._gathered(part)[: block.size]
+            for part, block in zip(jnp.split(mine, ends[:-1]), merged, strict=True)
+        ]
+        return unmerged(vectors, jax.eval_shape(self.rows[0].blocks, 0))
+
+    def _gathered(self, mine: Float[Array, " q"]) -> Float[Array, " r"]:
+        """The part of a vector that belongs to one array, of all devices: with some padding."""
+        return mine if self.plan.mesh is None else jax.lax.all_gather(mine, DEVICES, tiled=True)
 
     @property
     def _shapes(self) -> list[Block]:
@@ -143,34 +152,41 @@ class Columns(Slabs):
         merged = merge_small(source.blocks(i))
         return [block.exchanged() for block in merged] if self.plan.mesh is not None else merged
 
-    def _make(self, k: int, work: Work[Carry], carry: Carry) -> Carry:
-        shape = self._shapes[k]
-        outputs = shape.shape[1]
-        each = shape.size // outputs  # parameters
-        width = outputs
-        if not self._is_whole:
+    def _parts(self) -> Iterator[Float[Array, "n c"]]:
+        for k, shape in enumerate(self._shapes):
+            yield self._slab(k, 0, shape.shape[1])
+
+    def _make(self, work: Work[Carry], carry: Carry) -> Carry:
+        top = 0
+        for k, shape in enumerate(self._shapes):
+            outputs, each = shape.shape[1], shape.size // shape.shape[1]
             most = self.plan.working_bytes or FLOAT * self.side * shape.size
             width = max(1, min(outputs, most // (FLOAT * self.side * each)))
 
-        def take(start: Index, count: int, carry: Carry) -> Carry:
-            parts = [self._some(source, k, start, count) for source in self.rows]
-            return work(carry, jnp.concatenate(parts), start * each)
+            def take(start: Index, count: int, carry: Carry, k=k, top=top, each=each) -> Carry:
+                return work(carry, self._slab(k, start, count), top + start * each)
 
-        whole, rest = divmod(outputs, width)
-        carry = loop(whole, lambda i, carry: take(i * width, width, carry), carry)
-        return take(whole * width, rest, carry) if rest else carry
+            whole, rest = divmod(outputs, width)
+            carry = loop(whole, lambda i, c, take=take, w=width: take(i * w, w, c), carry)
+            carry = take(whole * width, rest, carry) if rest else carry
+            top += shape.size
+        return carry
+
+    def _slab(self, k: int, start: Index, count: int) -> Float[Array, "n c"]:
+        """The gradients of all rows by some outputs of the k-th array."""
+        return jnp.concatenate([self._some(source, k, start, count) for source in self.rows])
 
     def _some(self, source: Rows, k: int, start: Index, count: int) -> Float[Array, "n c"]:
-        """The gradients of one condition by some outputs of the k-th array."""
+        def part(i: Index) -> Array:
+            return self._chunk(source, i)[k].some_outputs(start, count).matrix()
 
         def fill(i: Index, all_rows: Array) -> Array:
-            part = self._chunk(source, i)[k].some_outputs(start, count).matrix()
-            return jax.lax.dynamic_update_slice_in_dim(all_rows, part, source.start(i), 0)
+            return jax.lax.dynamic_update_slice_in_dim(all_rows, part(i), source.start(i), 0)
 
+        if source.chunks == 1:
+            return part(0)
         shape = self._shapes[k]
         width = shape.size // shape.shape[1] * count
-        if source.chunks == 1:
-            return self._chunk(source, 0)[k].some_outputs(start, count).matrix()
         return loop(source.chunks, fill, jnp.zeros((source.count, width)))
 
 
@@ -184,65 +200,71 @@ class TransposedRows(Slabs):
     def side(self) -> int:
         return parameters(self.rows)
 
-    @property
-    def arrays(self) -> int:
-        return len(self.rows)
-
-    def right_side(self, b: Float[Array, " n"]) -> Float[Array, " p"]:
+    def right_side(self, whitened: Whitened, b: Float[Array, " n"]) -> Float[Array, " p"]:
         """L⁻¹ Jᵀ b."""
-        tops = [0, *accumulate(source.count for source in self.rows)]
-        total = jnp.zeros(self.side)
-        for k, top in enumerate(tops[:-1]):
 
-            def add(total: Array, slab: Array, first: Index, top: int = top) -> Array:
-                start = top + first + self._offset(slab)
-                return total + slab @ jax.lax.dynamic_slice_in_dim(b, start, slab.shape[1])
+        def add(total: Array, slab: Array, first: Index) -> Array:
+            return total + slab @ jax.lax.dynamic_slice_in_dim(b, first, slab.shape[1])
 
-            total = self._fold(k, add, total)
-        return summed(total, self.plan)
+        if whitened.held is not None:
+            return summed(whitened.held @ self._mine(b), self.plan)
+        return summed(self.fold(whitened, add, jnp.zeros(self.side)), self.plan)
 
-    def solution(self, z: Float[Array, " p"]) -> Theta:
+    def solution(self, whitened: Whitened, z: Float[Array, " p"]) -> Theta:
         """L⁻ᵀ z."""
-        for factor in reversed(self.factors):
-            z = backward(factor, z)
-        return split(z, jax.eval_shape(self.rows[0].blocks, 0))
+        return split(whitened.backward(z), jax.eval_shape(self.rows[0].blocks, 0))
 
-    def _offset(self, slab: Float[Array, "p c"]) -> Index:
-        """Where this device's columns begin in a slab of all devices."""
-        return 0 if self.plan.mesh is None else slab.shape[1] * jax.lax.axis_index(DEVICES)
+    def _mine(self, b: Float[Array, " n"]) -> Float[Array, " c"]:
+        """What of a vector belongs to this device's rows, where these are held."""
+        parts = [
+            jax.lax.dynamic_slice_in_dim(b, self._first(source, top, 0), self._width(source))
+            for source, top in self._tops()
+        ]
+        return jnp.concatenate(parts)
 
-    def _make(self, k: int, work: Work[Carry], carry: Carry) -> Carry:
-        source = self.rows[k]
+    def _tops(self) -> list[tuple[Rows, int]]:
+        """The rows of each condition, and where they begin."""
+        tops = accumulate((source.count for source in self.rows), initial=0)
+        return list(zip(self.rows, tops, strict=False))
 
-        def chunk(i: Index, carry: Carry) -> Carry:
-            blocks = blocks_of(source.distinct(i))
-            slab = jnp.concatenate([block.matrix() for block in blocks], 1).T
-            return work(carry, jax.lax.optimization_barrier(slab), source.start(i))
+    def _first(self, source: Rows, top: int, i: Index) -> Index:
+        """Where this device's rows of a chunk begin."""
+        mine = 0 if self.plan.mesh is None else jax.lax.axis_index(DEVICES)
+        return top + source.start(i) + self._width(source) * mine
 
-        return loop(source.chunks, chunk, carry)
+    def _width(self, source: Rows) -> int:
+        """How many rows of a chunk are this device's."""
+        return source.chunk // self.plan.devices
+
+    def _parts(self) -> Iterator[Float[Array, "p c"]]:
+        for source in self.rows:
+            yield self._slab(source, 0)
+
+    def _make(self, work: Work[Carry], carry: Carry) -> Carry:
+        for source, top in self._tops():
+
+            def chunk(i: Index, carry: Carry, source: Rows = source, top: int = top) -> Carry:
+                return work(carry, self._slab(source, i), self._first(source, top, i))
+
+            carry = loop(source.chunks, chunk, carry)
+        return carry
+
+    def _slab(self, source: Rows, i: Index) -> Float[Array, "p c"]:
+        blocks = blocks_of(source.distinct(i))
+        slab = jnp.concatenate([block.matrix() for block in blocks], 1).T
+        return jax.lax.optimization_barrier(slab)  # else it is read with strides
 
 
-def slabs(rows: Sequence[Rows], damping: Float[Array, ""], plan: Plan) -> Slabs:
-    """[J, √λ I] by columns where J has no more rows than columns, and otherwise [Jᵀ, √λ I]."""
-    counts = sum(source.count for source in rows), parameters(rows)
-    tail = jnp.sqrt(damping) * jnp.eye(min(counts))
-    kind = Columns if counts[0] <= counts[1] else TransposedRows
-    return kind(rows, plan, tail)
+def slabs(rows: Sequence[Rows], plan: Plan) -> Slabs:
+    """J by columns where it has no more rows than columns, and otherwise Jᵀ."""
+    columns = Columns(rows, plan)
+    return columns if columns.side <= parameters(rows) else TransposedRows(rows, plan)
 
 
 def parameters(rows: Sequence[Rows]) -> int:
     return sum(block.size for block in blocks_of(jax.eval_shape(rows[0].blocks, 0)))
 
 
-def forward(factor: Float[Array, "m m"], right: Float[Array, "m ..."]) -> Float[Array, "m ..."]:
-    """L⁻¹ B by substitution: an inverse of L would lose digits."""
-    b = right[:, None] if right.ndim == 1 else right
-    x = jax.lax.linalg.triangular_solve(factor, b, left_side=True, lower=True)
-    return x[:, 0] if right.ndim == 1 else x
-
-
-def backward(factor: Float[Array, "m m"], right: Float[Array, " m"]) -> Float[Array, " m"]:
-    """L⁻ᵀ b."""
-    return jax.lax.linalg.triangular_solve(
-        factor, right[:, None], left_side=True, lower=True, transpose_a=True
-    )[:, 0]
+def forward(factor: Float[Array, "m m"], right: Float[Array, "m c"]) -> Float[Array, "m c"]:
+    """L⁻¹ B by substitution."""
+    return jax.lax.linalg.triangular_solve(factor, right, left_side=True, lower=True)

@@ -401,9 +401,10 @@ class Problem(eqx.Module):
             f"{n:,} evaluation points",
             "set fewer with evaluation.points",
         )
-        points, reference = _draw_evaluation(self.domain, self.solution, key, n)
         fresh = {name: c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()}
-        held_out = _draw_batch(OrderedDict(fresh), jax.random.split(key)[1])
+        points, reference, held_out = _draw_evaluation(
+            self.domain, self.solution, OrderedDict(fresh), key, n
+        )
         if reference is not None and not bool(np.isfinite(reference).all()):
             raise InputError(
                 "the solution is NaN or infinite at some points of the domain: no error can be "
@@ -451,14 +452,16 @@ class Problem(eqx.Module):
         )
 
 
-_draw_batch = eqx.filter_jit(sample)  # one program where there would be dozens
-
-
-@eqx.filter_jit
+@eqx.filter_jit  # one program where there would be dozens
 def _draw_evaluation(
-    domain: Domain, solution: Field | None, key: PRNGKeyArray, n: int
-) -> tuple[Float[Array, "n d"], Float[Array, "n ..."] | None]:
-    """Points to measure errors at, and the solution there."""
-    points_key, _ = jax.random.split(key)
+    domain: Domain,
+    solution: Field | None,
+    conditions: OrderedDict[str, Condition],
+    key: PRNGKeyArray,
+    n: int,
+) -> tuple[Float[Array, "n d"], Float[Array, "n ..."] | None, dict[str, Points]]:
+    """Points to measure errors at, the solution there, and a batch that no step sees."""
+    points_key, batch_key = jax.random.split(key)
     points = coordinates(domain.sample(points_key, n, Uniform()))
-    return points, None if solution is None else jax.vmap(solution)(points)
+    reference = None if solution is None else jax.vmap(solution)(points)
+    return points, reference, sample(conditions, batch_key)

@@ -1,14 +1,16 @@
 """The solve that does not square the condition number of J."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..least_squares.blocks import FLOAT
 from ..least_squares.footprint import Footprint
 from ..least_squares.linearization import Linearization
 from ..least_squares.rows import Rows
-from ..least_squares.slabs import Slabs, backward, forward, slabs
+from ..least_squares.slabs import Slabs, Whitened, slabs
 from ..models.theta import Theta
 from .base import DampedSolver, Factorization, SolveInfo
 from .damped import RAISES, WORST_RESIDUAL
@@ -18,7 +20,8 @@ from .smaller import Smaller
 
 ROUND_OFF = 4.0  # times the machine's precision and the trace: what a kernel knows nothing below
 WORST_CONDITION = 1e9  # of the last Gram matrix: Q is orthogonal to this times the precision
-MATRICES = 9  # the kernel, damped and factored, L⁻¹, two Gram matrices and their factors
+MOST_PASSES = 2  # after the first factor
+MATRICES = 10  # the kernel, damped and factored; L⁻¹, a Gram matrix and all factors, twice
 
 
 class Accurate(DampedSolver[None]):
@@ -28,18 +31,16 @@ class Accurate(DampedSolver[None]):
     below its round-off, 4 eps tr(J Jᵀ). Above it this solver is `Smaller`. Below it solves with
     A = [M, √λ I]ᵀ = Q R, where M = J if that has fewer rows than parameters (then x = Mᵀ (M Mᵀ +
     λI)⁻¹ b) and M = Jᵀ otherwise (x = (M Mᵀ + λI)⁻¹ M b). Q and R come from Cholesky QR, which
-    needs products and Cholesky factors only (Fukaya et al., 2020). Each pass whitens M and U, at
-    first √λ I:
+    needs products and Cholesky factors only (Fukaya et al., 2020). With T = I at first, each pass
+    whitens M and T:
 
-        S = M Mᵀ + U Uᵀ + 4 eps tr(M Mᵀ + U Uᵀ) I
-        L Lᵀ = S
-        M, U ← L⁻¹ M, L⁻¹ U
+        S = M Mᵀ + λ T Tᵀ, and L Lᵀ = S + 4 eps tr(S) I
+        M, T ← L⁻¹ M, L⁻¹ T
 
     The first S is the kernel, assembled in whatever way is fastest: it is a preconditioner, and its
     round-off does not matter. The condition number of the second S, read off the diagonal of its
-    factor, says how far from orthogonal Q = [M, U]ᵀ L⁻ᵀ would be. Where that is more than 1e9 eps,
-    M is whitened once more. The last factor gives x = Mᵀ S⁻¹ b with a b that is whitened too, or
-    x = λ^(−½) Uᵀ S⁻¹ M b.
+    factor, says how far from orthogonal Q = [M, √λ T]ᵀ L⁻ᵀ would be. Where that is more than 1e9
+    eps, M is whitened once more. The last factor gives x = Mᵀ S⁻¹ T b, or x = Tᵀ S⁻¹ M b.
 
     Where no factor is found, the kernel is solved with more damping, as in every other solver.
 
@@ -94,34 +95,42 @@ class AccurateFactorization(Factorization):
         def work(
             rows: list[Rows], matrix: Array, b: Array, damping: Array
         ) -> tuple[Theta, Bool[Array, ""]]:
-            augmented = slabs(rows, damping, plan)
-            first = first_factor(matrix + damping * jnp.eye(len(matrix)))
-            once = augmented.whitened(first)
-            gram = once.gram()
-            second = factor_of(gram)
-
-            def whiten_again() -> tuple[Theta, Bool[Array, ""]]:
-                twice = once.whitened(second)
-                gram = twice.gram()
-                return solve_whitened(twice, gram, factor_of(gram), b)
-
-            return jax.lax.cond(
-                _condition(second) > WORST_CONDITION,
-                whiten_again,
-                lambda: solve_whitened(once, gram, second, b),
-            )
+            return cholesky_qr(slabs(rows, plan), matrix, b, damping)
 
         return linearization.on_rows(work, self.system.matrix, b, damping)
 
 
-def solve_whitened(
-    slabs: Slabs, gram: Float[Array, "m m"], factor: Float[Array, "m m"], b: Float[Array, " n"]
+class Pass(NamedTuple):
+    """What is whitened so far, its Gram matrix, and the factor of that."""
+
+    passes: Int[Array, ""]
+    whitened: Whitened
+    gram: Float[Array, "m m"]
+    factor: Float[Array, "m m"]
+
+
+def cholesky_qr(
+    slabs: Slabs, matrix: Float[Array, "m m"], b: Float[Array, " n"], damping: Float[Array, ""]
 ) -> tuple[Theta, Bool[Array, ""]]:
-    """x by the factor of whitened slabs' Gram matrix, and whether it solves the system."""
-    right = slabs.right_side(b)
-    z = backward(factor, forward(factor, right))
+    """x by two or three passes over M, given M Mᵀ, and whether x solves the system."""
+
+    def is_needed(last: Pass) -> Bool[Array, ""]:
+        is_poor = _condition(last.factor) > WORST_CONDITION
+        return (last.passes == 0) | ((last.passes < MOST_PASSES) & is_poor)
+
+    def whiten(last: Pass) -> Pass:
+        whitened = slabs.whiten(last.whitened, last.factor)
+        gram = slabs.gram(whitened, damping)
+        return Pass(last.passes + 1, whitened, gram, factor_of(gram))
+
+    first = first_factor(matrix + damping * jnp.eye(len(matrix)))
+    start = Pass(jnp.array(0), slabs.start(MOST_PASSES), matrix, first)
+    _, whitened, gram, factor = jax.lax.while_loop(is_needed, whiten, start)
+
+    right = slabs.right_side(whitened, b)
+    z = jax.scipy.linalg.cho_solve((factor, True), right)
     is_solved = jnp.linalg.norm(gram @ z - right) <= WORST_RESIDUAL * jnp.linalg.norm(right)
-    return slabs.solution(z), is_solved
+    return slabs.solution(whitened, z), is_solved
 
 
 def first_factor(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
