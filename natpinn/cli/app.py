@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import warnings
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -85,8 +84,8 @@ def stop(number: int, frame: FrameType | None) -> None:
     being written then: a run waits for the end of a step.
     """
     while frame is not None:
-        file = Path(frame.f_code.co_filename)
-        if file.name.startswith("<frozen importlib") or "jax" in file.parts:
+        package, _, _ = str(frame.f_globals.get("__name__")).partition(".")
+        if package in ("importlib", "jax"):
             os._exit(STOPPED)
         frame = frame.f_back
     raise KeyboardInterrupt
