@@ -47,9 +47,10 @@ class AutoRule(eqx.Module):
       at the end of the search; it then goes back to the parameters of its lowest loss. Default: 10.
     - `cooling`: what `heat`, the factor of the wanted surprise, is multiplied with where a search
       goes astray before its end. Default: 0.2.
-    - `shallow`: the damping never falls below it in a run of `few_steps` steps. Default: 1e-16.
+    - `shallow`: the damping never falls below it in a run of `few_steps` steps. Default: 1e-15,
+      for which no accurate solve is needed.
     - `few_steps`, `many_steps`: between such numbers of steps the logarithm of the least damping
-      falls in proportion, from that of `shallow` to that of Auto's `least_damping`. Default: 150
+      falls in proportion, from that of `shallow` to that of Auto's `least_damping`. Default: 250
       and 600.
     - `stays`: once settling, a run whose estimated end moves away searches again only if less than
       this share of the search has passed by the new estimate. Default: 0.8.
@@ -70,8 +71,8 @@ class AutoRule(eqx.Module):
     fading: float = eqx.field(static=True, default=0.5)
     astray: float = eqx.field(static=True, default=10.0)
     cooling: float = eqx.field(static=True, default=0.2)
-    shallow: float = eqx.field(static=True, default=1e-16)
-    few_steps: float = eqx.field(static=True, default=150.0)
+    shallow: float = eqx.field(static=True, default=1e-15)
+    few_steps: float = eqx.field(static=True, default=250.0)
     many_steps: float = eqx.field(static=True, default=600.0)
     stays: float = eqx.field(static=True, default=0.8)
 
@@ -118,7 +119,7 @@ class Auto(Optimizer[AutoState]):
     and the step on this batch is rejected.
 
     Directions that are learned with little damping take many steps until the error that they leave
-    is gone. So the damping never falls below 1e-16 in a run of 150 steps, and to `least_damping` in
+    is gone. So the damping never falls below 1e-15 in a run of 250 steps, and to `least_damping` in
     one of 600 steps or more only.
 
     **Arguments:** hyper-parameters are numbers, or functions of the step such as optax's schedules.

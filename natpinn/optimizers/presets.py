@@ -351,7 +351,7 @@ def auto(
       With a larger one the damping is smaller. Noisy data want less, as 0.5. Default: 1.5.
     - `damping`: at the start of a run, and at least at the start of its final phase. Default: 1e-2.
     - `least_damping`: the damping never falls below it; in runs of less than 600 steps not to it,
-      and in runs of 150 or less not below 1e-16. Default: 1e-28.
+      and in runs of 250 or less not below 1e-15. Default: 1e-28.
     - `forgetting`: c in the momentum 1 − c/(10 + age), where the age counts steps and goes back
       while the loss rises. With a larger one directions are forgotten sooner. Default: 5.
     - `calm`: the relative linearization error that steps aim at in the final phase, in which a run

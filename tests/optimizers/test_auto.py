@@ -134,7 +134,13 @@ def test_a_run_that_is_stopped_early_returns_what_has_settled_and_goes_on_from_b
 
 @pytest.mark.parametrize(
     ("end", "step", "least"),
-    [(100, 5, 1e-16), (375, 5, 1e-22), (600, 5, 1e-28), (9000, 5, 1e-28), (np.inf, 375, 1e-22)],
+    [
+        (100, 5, 1e-15),
+        (425, 5, 10**-21.5),
+        (600, 5, 1e-28),
+        (9000, 5, 1e-28),
+        (np.inf, 425, 10**-21.5),
+    ],
 )
 def test_the_least_damping_follows_the_number_of_steps(end, step, least):
     """Of the run, or taken so far where the end is not known."""
