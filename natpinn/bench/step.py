@@ -37,10 +37,10 @@ from ..training.steps import Batches, TrainState, Work, advance, start
 SECONDS_PER_TIMING, MOST_STEPS = 0.5, 10  # steps that are timed together
 DAMPING = 1e-2  # any that factorizes: the time of a step does not depend on it
 FINE = 1e-20  # of the trace: a damping that needs an accurate solve, with two passes
-METHODS: dict[str, Callable[[float], Optimizer]] = {  # from the trace of the kernel
+METHODS: dict[str, Callable[[Callable[[], float]], Optimizer]] = {  # of the kernel's trace
     "spring": lambda trace: spring(damping=DAMPING),
     "auto": lambda trace: auto(),
-    "accurate": lambda trace: spring(damping=FINE * trace, solver=Accurate()),
+    "accurate": lambda trace: spring(damping=FINE * trace(), solver=Accurate()),
 }
 
 
@@ -144,7 +144,7 @@ def _planned(
     problem: Problem, model: Any, method: str, devices: int = 1
 ) -> tuple[LeastSquares, Theta, Optimizer]:
     objective, theta = problem.objective(model, problem.sample(jax.random.key(1)))
-    optimizer = METHODS[method](float(_kernel_trace(objective, theta)))
+    optimizer = METHODS[method](lambda: float(_kernel_trace(objective, theta)))
     planned = plan_step(objective, theta, optimizer, devices=devices)
     return objective.planned(planned.plan), theta, optimizer
 

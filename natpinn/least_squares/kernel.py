@@ -48,16 +48,12 @@ def kernel(rows: Sequence[Rows], plan: Plan) -> Float[Array, "n n"]:
     starts = [0, *accumulate(r.count for r in rows)]
     total = jnp.zeros((starts[-1], starts[-1]))
 
-    def chunk(source: Rows, i: Index) -> list[Block]:
-        merged = merge_small(source.blocks(i))
-        return [block.exchanged() for block in merged] if plan.mesh is not None else merged
-
     def fill(total: Array, left: Rows, top: int, right: Rows, first: int) -> Array:
         def strip(i: Index, total: Array) -> Array:
-            mine = chunk(left, i)
+            mine = all_rows(left, i, plan)
 
             def pair(j: Index, total: Array) -> Array:
-                product = _product(mine, chunk(right, j), plan)
+                product = _product(mine, all_rows(right, j, plan), plan)
                 corner = (top + left.start(i), first + right.start(j))
                 return jax.lax.dynamic_update_slice(total, product, corner)
 
@@ -133,14 +129,12 @@ def gramian(rows: Sequence[Rows], plan: Plan) -> Float[Array, "p p"]:
     """Jᵀ J, parameters in the order of `jax.flatten_util.ravel_pytree`."""
 
     def add_rows(total: Float[Array, "p p"], blocks: RowBlock) -> Float[Array, "p p"]:
-        columns = jnp.concatenate([block.matrix() for block in blocks_of(blocks)], 1).T
-        columns = jax.lax.optimization_barrier(columns)  # else each tile reads them with strides
-        return add_square(total, [Dense(columns)], replace(plan, working_bytes=None))
+        return add_square(total, [Dense(transposed(blocks))], replace(plan, working_bytes=None))
 
     def add(source: Rows) -> Callable[[Index, Array], Array]:
         return lambda i, total: add_rows(total, source.distinct(i))
 
-    p = sum(block.size for block in blocks_of(jax.eval_shape(rows[0].blocks, 0)))
+    p = rows[0].parameters
     total = jnp.zeros((p, p))
     for source in rows:
         total = loop(source.chunks, add(source), total)
@@ -160,6 +154,18 @@ def trace(rows: Sequence[Rows], plan: Plan) -> Float[Array, ""]:
     for source in rows:
         total = loop(source.chunks, add(source), total)
     return summed(total, plan)
+
+
+def all_rows(source: Rows, i: Index, plan: Plan) -> list[Block]:
+    """A chunk of rows, small blocks merged; each of several devices has a share of the outputs."""
+    merged = merge_small(source.blocks(i))
+    return [block.exchanged() for block in merged] if plan.mesh is not None else merged
+
+
+def transposed(blocks: RowBlock) -> Float[Array, "p n"]:
+    """Jᵀ of some rows, all gradients formed."""
+    columns = jnp.concatenate([block.matrix() for block in blocks_of(blocks)], 1).T
+    return jax.lax.optimization_barrier(columns)  # else products read them with strides
 
 
 def _product(left: Sequence[Block], right: Sequence[Block], plan: Plan) -> Float[Array, "n m"]:

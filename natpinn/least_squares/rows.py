@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 
 from ..parallel.devices import Index
-from .blocks import RowBlock
+from .blocks import RowBlock, blocks_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Rows:
     def held(cls, blocks: RowBlock, count: int) -> "Rows":
         """Rows that are in memory: one chunk."""
         return cls(count, count, lambda i: blocks, lambda i: blocks)
+
+    @property
+    def parameters(self) -> int:
+        """How many columns the rows have."""
+        return sum(block.size for block in blocks_of(jax.eval_shape(self.blocks, 0)))
 
     @property
     def chunks(self) -> int:

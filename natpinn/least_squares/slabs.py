@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 from ..models.theta import Theta
 from ..parallel.devices import DEVICES, Index, loop
 from ..parallel.plan import Plan
-from .blocks import FLOAT, Block, Dense, blocks_of, merge_small, split, unmerged
-from .kernel import add_square, mirror, summed
+from .blocks import FLOAT, Block, Dense, merge_small, split, unmerged
+from .kernel import add_square, all_rows, mirror, summed, transposed
 from .rows import Rows
 
 Carry = TypeVar("Carry")
@@ -146,11 +146,7 @@ class Columns(Slabs):
 
     @property
     def _shapes(self) -> list[Block]:
-        return jax.eval_shape(lambda: self._chunk(self.rows[0], 0))
-
-    def _chunk(self, source: Rows, i: Index) -> list[Block]:
-        merged = merge_small(source.blocks(i))
-        return [block.exchanged() for block in merged] if self.plan.mesh is not None else merged
+        return jax.eval_shape(lambda: all_rows(self.rows[0], 0, self.plan))
 
     def _parts(self) -> Iterator[Float[Array, "n c"]]:
         for k, shape in enumerate(self._shapes):
@@ -178,7 +174,7 @@ class Columns(Slabs):
 
     def _some(self, source: Rows, k: int, start: Index, count: int) -> Float[Array, "n c"]:
         def part(i: Index) -> Array:
-            return self._chunk(source, i)[k].some_outputs(start, count).matrix()
+            return all_rows(source, i, self.plan)[k].some_outputs(start, count).matrix()
 
         def fill(i: Index, all_rows: Array) -> Array:
             return jax.lax.dynamic_update_slice_in_dim(all_rows, part(i), source.start(i), 0)
@@ -198,7 +194,7 @@ class TransposedRows(Slabs):
 
     @property
     def side(self) -> int:
-        return parameters(self.rows)
+        return self.rows[0].parameters
 
     def right_side(self, whitened: Whitened, b: Float[Array, " n"]) -> Float[Array, " p"]:
         """L⁻¹ Jᵀ b."""
@@ -238,31 +234,22 @@ class TransposedRows(Slabs):
 
     def _parts(self) -> Iterator[Float[Array, "p c"]]:
         for source in self.rows:
-            yield self._slab(source, 0)
+            yield transposed(source.distinct(0))
 
     def _make(self, work: Work[Carry], carry: Carry) -> Carry:
         for source, top in self._tops():
 
             def chunk(i: Index, carry: Carry, source: Rows = source, top: int = top) -> Carry:
-                return work(carry, self._slab(source, i), self._first(source, top, i))
+                return work(carry, transposed(source.distinct(i)), self._first(source, top, i))
 
             carry = loop(source.chunks, chunk, carry)
         return carry
-
-    def _slab(self, source: Rows, i: Index) -> Float[Array, "p c"]:
-        blocks = blocks_of(source.distinct(i))
-        slab = jnp.concatenate([block.matrix() for block in blocks], 1).T
-        return jax.lax.optimization_barrier(slab)  # else it is read with strides
 
 
 def slabs(rows: Sequence[Rows], plan: Plan) -> Slabs:
     """J by columns where it has no more rows than columns, and otherwise Jᵀ."""
     columns = Columns(rows, plan)
-    return columns if columns.side <= parameters(rows) else TransposedRows(rows, plan)
-
-
-def parameters(rows: Sequence[Rows]) -> int:
-    return sum(block.size for block in blocks_of(jax.eval_shape(rows[0].blocks, 0)))
+    return columns if columns.side <= rows[0].parameters else TransposedRows(rows, plan)
 
 
 def forward(factor: Float[Array, "m m"], right: Float[Array, "m c"]) -> Float[Array, "m c"]:
