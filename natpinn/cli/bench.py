@@ -38,14 +38,17 @@ def bench_step(
     ] = None,
     method: Annotated[
         str,
-        typer.Option("--optimizer", help="SPRING with a fixed learning rate, or auto."),
+        typer.Option(
+            "--optimizer", help="spring (a fixed rate), accurate (its other solver), or auto."
+        ),
     ] = "spring",
     repeats: Annotated[int, typer.Option(min=1, help="Timings to take the median of.")] = 5,
     as_json: JsonFlag = False,
 ) -> None:
     """Time one step of training, its parts, and the floor.
 
-    The floor is the fastest bare J Jᵀ of an N × P matrix plus one Cholesky solve, in the same run.
+    The floor is the fastest bare J Jᵀ of an N × P matrix plus one Cholesky solve, in the same run;
+    for an accurate solve two of both, and one triangular solve with all of the matrix.
 
     \b
     natpinn bench step --problem poisson_2d --optimizer auto
