@@ -1,11 +1,10 @@
 """Sharp fronts: u_t = 10⁻⁴ u_xx + 5u − 5u³ on [0, 1] × [−1, 1], periodic, u(0, x) = x² cos(πx)."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import fft, integrate
 
-from natpinn import MLP, Box, Condition, Periodic, Problem, Solution, TimeSpace, partial, solve
+from natpinn import Box, Condition, Periodic, Problem, Solution, TimeSpace, partial, solve
 
 ROOTS = np.linspace(0, 1, 201)  # √t, in which the solution is smooth: the start has a kink
 
@@ -42,15 +41,11 @@ def allen_cahn(u, tx):
 slab = TimeSpace(0, 1, Box([-1], [1]))
 conditions = {"equation": Condition(allen_cahn, slab)}
 conditions["start"] = Condition(lambda u, tx: u(tx) - start(tx[1]), slab.initial)
-problem = Problem(conditions, reference, name="allen_cahn")
-
-
-def model(key):
-    return MLP(2, (32, 32, 32), key=key, embedding=Periodic((0, 2)))
+problem = Problem(conditions, reference, name="allen_cahn", embedding=Periodic((0, 2)))
 
 
 def main(steps: int = 2000, **options) -> Solution:
-    return solve(problem, model(jax.random.key(0)), steps=steps, **options)
+    return solve(problem, steps=steps, **options)
 
 
 if __name__ == "__main__":

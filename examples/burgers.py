@@ -6,7 +6,7 @@ u_t + u u_x = ν u_xx on [0, 1] × [−1, 1], u(0, x) = −sin(πx), u(t, ±1) =
 import jax.numpy as jnp
 import numpy as np
 
-from natpinn import Box, Condition, Problem, Sobol, Solution, TimeSpace, partial, solve
+from natpinn import Box, Condition, Focused, Problem, Sobol, Solution, TimeSpace, partial, solve
 
 NU = 0.01 / jnp.pi
 NODES, WEIGHTS = np.polynomial.hermite.hermgauss(100)
@@ -29,15 +29,14 @@ def burgers(u, tx):
 slab = TimeSpace(0, 1, Box([-1], [1]))
 problem = Problem(
     {
-        "interior": Condition(burgers, slab, points=800, sampler=Sobol()),
+        "interior": Condition(burgers, slab, sampler=Focused(Sobol())),
         "initial": Condition(
-            lambda u, tx: u(tx) + jnp.sin(jnp.pi * tx[1]), slab.initial, weight=10, points=100
+            lambda u, tx: u(tx) + jnp.sin(jnp.pi * tx[1]), slab.initial, weight=10
         ),
-        "boundary": Condition(lambda u, tx: u(tx), slab.boundary, weight=10, points=50),
+        "boundary": Condition(lambda u, tx: u(tx), slab.boundary, weight=10),
     },
     solution=cole_hopf,
     name="burgers",
-    widths=(20, 20, 20),
 )
 
 

@@ -37,12 +37,11 @@ def navier_stokes(flow, x):
 box = Box([-0.5, -0.5], [1.0, 1.5])
 problem = Problem(
     {
-        "flow": Condition(navier_stokes, box, points=150),
-        "boundary": Condition(lambda flow, x: flow(x) - kovasznay(x), box.boundary, points=50),
+        "flow": Condition(navier_stokes, box),
+        "boundary": Condition(lambda flow, x: flow(x) - kovasznay(x), box.boundary),
     },
     solution=kovasznay,
     name="kovasznay",
-    widths=(30, 30),
 )
 
 

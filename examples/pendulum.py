@@ -31,14 +31,13 @@ def exact(t):
 
 problem = Problem(
     {
-        "pendulum": Condition(lambda u, t: partial(u, 0, 0)(t) + jnp.sin(u(t)), time, points=200),
+        "pendulum": Condition(lambda u, t: partial(u, 0, 0)(t) + jnp.sin(u(t)), time),
         "angle": Condition(lambda u, point: u(point[0]) - point[1], at_start, weight=100),
         "speed": Condition(lambda u, point: partial(u, 0)(point[0]), at_start, weight=100),
     },
     solution=exact,
     name="pendulum",
     names="t -> angle",
-    widths=(30, 30),
 )
 
 

@@ -5,6 +5,7 @@ from .domains.base import Domain as Domain
 from .domains.base import Union as Union
 from .domains.box import Box as Box
 from .domains.data import Data as Data
+from .domains.sampling import Focused as Focused
 from .domains.sampling import Held as Held
 from .domains.sampling import Sampler as Sampler
 from .domains.sampling import Sobol as Sobol
@@ -30,6 +31,7 @@ from .models.embeddings import FourierFeatures as FourierFeatures
 from .models.embeddings import Periodic as Periodic
 from .models.embeddings import Scaled as Scaled
 from .models.mlp import MLP as MLP
+from .models.mlp import tanh_sin as tanh_sin
 from .optimizers.auto import Auto as Auto
 from .optimizers.auto import AutoRule as AutoRule
 from .optimizers.base import Optimizer as Optimizer

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .errors import InputError
+from .precision import real
 
 MOST = 2**53  # up to here a float64 has all whole numbers
 LONGEST = 100  # letters of a value in a message
@@ -44,28 +45,29 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def float64(value: object, name: str) -> Float[Array, "..."]:
-    """`value` as a float64 array; lower precision is an error, not a silent upcast."""
+def floats(value: object, name: str) -> Float[Array, "..."]:
+    """`value` as an array in the precision of here; less is an error, not a silent upcast."""
     dtype = getattr(value, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jnp.inexact) and dtype != np.float64:
+    is_float = dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
+    if is_float and dtype not in (np.float64, real()):
         raise InputError(
             f"{name} must be float64, got {dtype}: digits lost before natpinn sees them cannot be "
             f"recovered; build it in double precision, or cast it with .astype('float64') if that "
-            f"is what you want"
+            f"is what you want; precision = float32 computes everything with less"
         )
     try:
         if not isinstance(value, jax.Array):
             value = np.asarray(value, np.float64)  # by NumPy, which compiles nothing
-        return jnp.asarray(value, dtype=jnp.float64)
+        return jnp.asarray(value, dtype=real())
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} must be numbers, got {shown(value)}") from error
 
 
-def require_float64(tree: PyTree, name: str) -> None:
-    """Every floating-point array of `tree` is float64."""
+def require_floats(tree: PyTree, name: str) -> None:
+    """Every floating-point array of `tree` has the precision of here, or float64."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if eqx.is_inexact_array(leaf):
-            float64(leaf, f"{name}{jax.tree_util.keystr(path)}")
+            floats(leaf, f"{name}{jax.tree_util.keystr(path)}")
 
 
 def words(value: str | Sequence[str], name: str, count: int) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .checks import float64, shown, whole
+from .checks import floats, shown, whole
 from .errors import InputError
+from .precision import real
 
 Schedule = Float[Array, ""] | Callable[[Int[Array, ""]], ArrayLike]
 Number = Schedule | float  # as it is given
@@ -29,7 +30,7 @@ def schedule(
         first = value(jnp.array(0))  # the first of its values stands for the others
     elif isinstance(value, bool | str):
         raise InputError(f"{name} must be a number or a schedule, got {shown(value)}")
-    number = float64(first, name)
+    number = floats(first, name)
     if number.ndim:
         raise InputError(f"{name} must be one number, got shape {number.shape}")
     if not (minimum <= float(number) < below) or (positive and float(number) == minimum):
@@ -41,7 +42,7 @@ def schedule(
 
 def at(value: Number, step: Int[Array, ""]) -> Float[Array, ""]:
     """The value that a schedule has at a step, counted from 0."""
-    return jnp.asarray(value(step) if callable(value) else value, dtype=jnp.float64)
+    return jnp.asarray(value(step) if callable(value) else value, dtype=real())
 
 
 def count(name: str, default: int) -> int:
@@ -96,7 +97,7 @@ def settle_from(value: Number) -> Schedule:
 
 def horizon(value: Float[Array, ""] | float) -> Float[Array, ""]:
     """How many steps a run will have, infinity if that is not known."""
-    return float64(value, "horizon")
+    return floats(value, "horizon")
 
 
 def norm_cap(value: Number | None) -> Schedule | None:

@@ -368,7 +368,7 @@ MUTANTS = (
     Mutant(
         "two_passes_whatever_the_condition",
         "natpinn/solvers/accurate.py",
-        "_condition(last.factor) > WORST_CONDITION",
+        "_condition(last.factor) > WORST_CONDITION ** digits()",
         "_condition(last.factor) < 0",
         ("solvers/test_accurate.py::test_it_equals_householder_however_it_is_planned",),
     ),
@@ -392,6 +392,65 @@ MUTANTS = (
         "jnp.clip(depth, 0, 1)",
         "1.0",
         ("optimizers/test_auto.py::test_the_least_damping_follows_the_number_of_steps",),
+    ),
+    Mutant(
+        "a_naive_search_goes_astray",
+        "natpinn/optimizers/trend.py",
+        "return self.lowest < self.first - jnp.log(factor)",
+        "return self.lowest < self.first + jnp.log(factor)",
+        ("optimizers/test_auto.py::test_a_search_that_lost_its_way_goes_back",),
+    ),
+    Mutant(
+        "a_search_stays_cool",
+        "natpinn/optimizers/auto.py",
+        "return state.heat ** (1 - 1 / steps)",
+        "return state.heat",
+        ("optimizers/test_auto.py::test_a_cooled_search_warms_up_again",),
+    ),
+    Mutant(
+        "a_run_without_an_end_never_settles",
+        "natpinn/optimizers/auto.py",
+        "jnp.isfinite(self.horizon), self.horizon, first * 2**doublings",
+        "jnp.isfinite(self.horizon), self.horizon, jnp.inf",
+        ("optimizers/test_auto.py::test_a_run_without_an_end_searches_and_settles_in_cycles",),
+    ),
+    Mutant(
+        "focused_points_without_their_correction",
+        "natpinn/least_squares/objective.py",
+        "scale = pad_points(scale * self.corrections[name], padded)",
+        "scale = pad_points(jnp.full(n, scale), padded)",
+        ("least_squares/test_focus.py::test_the_loss_is_the_same_on_average_and_varies_less",),
+    ),
+    Mutant(
+        "candidates_kept_more_than_once",
+        "natpinn/least_squares/focus.py",
+        "return jnp.minimum(shared, 1.0)",
+        "return wanted",
+        ("least_squares/test_focus.py::test_chances_are_probabilities_of_so_many",),
+    ),
+    Mutant(
+        "sizes_by_the_clock_where_steps_are_given",
+        "natpinn/planning/proposal.py",
+        "if limits.steps is not None or limits.budget is None:",
+        "if limits.budget is None:",
+        (
+            "planning/test_proposal.py::"
+            "test_a_steps_worth_follows_from_budget_and_speed_and_not_from_the_clock_with_steps",
+        ),
+    ),
+    Mutant(
+        "dampings_of_float64_in_float32",
+        "natpinn/optimizers/auto.py",
+        "schedule.at(self.least_damping, step) ** digits()",
+        "schedule.at(self.least_damping, step)",
+        ("runs/test_precision.py::test_dampings_reach_as_deep_as_the_precision",),
+    ),
+    Mutant(
+        "a_float32_run_is_in_float64",
+        "natpinn/precision.py",
+        "is_double = PRECISIONS[precision] is np.float64",
+        "is_double = True",
+        ("runs/test_precision.py::test_a_run_in_float32_is_whole_and_goes_on",),
     ),
 )
 

@@ -13,7 +13,7 @@ PACKAGE = Path(natpinn.__file__).parent
 
 # Every module may import from the layers above its own, and from its own folder.
 LAYERS = [
-    {"errors"},
+    {"errors", "precision"},
     {"checks", "files", "machine", "memory", "programs"},
     {"schedule", "models", "domains", "parallel"},
     {"equations"},

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import natpinn
 
@@ -63,12 +64,16 @@ def catalogued(name: str, points: dict[str, int], **sizes: Any) -> Callable[[], 
     return make
 
 
-def example(name: str, points: dict[str, int]) -> Callable[[], tuple[Any, Any]]:
+def example(
+    name: str, points: dict[str, int], widths: tuple[int, ...] | None = None
+) -> Callable[[], tuple[Any, Any]]:
     def make() -> tuple[Any, Any]:
         found = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
         problem = found["problem"].with_points(points).with_evaluation_points(200)
         key = jax.random.key(3)
-        return problem, found["model"](key) if "model" in found else problem.default_model(key)
+        if "model" in found:
+            return problem, found["model"](key)
+        return problem, problem.default_model(key, widths, jnp.tanh)
 
     return make
 
@@ -78,7 +83,7 @@ PROBLEMS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "poisson_5d": catalogued("poisson_5d", {"interior": 40, "boundary": 20}),
     "heat_4d": catalogued("heat_4d", {"interior": 40, "boundary": 12, "initial": 12}),
     "log_fokker_planck_9d": catalogued("log_fokker_planck_9d", {"interior": 40, "initial": 15}),
-    "kovasznay": example("kovasznay", {"flow": 30, "boundary": 15}),
+    "kovasznay": example("kovasznay", {"flow": 30, "boundary": 15}, (30, 30)),
     "inverse_heat": example("inverse_heat", {"heat": 40, "ends": 15}),
 }
 REFUSED = {"inverse_heat-kfac"}  # its diffusivity belongs to no dense layer

@@ -27,7 +27,8 @@ def print_settings(parts: Parts, as_json: bool) -> None:
 def print_plan(parts: Parts, as_json: bool) -> None:
     """Print how a step would be computed, and its memory."""
     planned = plan(parts, always_compile=True)
-    print(json.dumps(describe(planned), indent=2) if as_json else explain(planned))
+    known = (planned, parts.worth)
+    print(json.dumps(describe(*known), indent=2) if as_json else explain(*known))
 
 
 def finish(solution: Solution, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from ..checks import float64, whole, words
+from ..checks import floats, whole, words
 from ..errors import InputError, unknown
 from .base import CubeImage, Surface, pick
 
@@ -40,8 +40,8 @@ class Box(CubeImage):
     def __init__(
         self, lower: "ArrayLike", upper: "ArrayLike", names: str | Sequence[str] | None = None
     ):
-        self.lower = float64(lower, "the lower corner of a box")
-        self.upper = float64(upper, "the upper corner of a box")
+        self.lower = floats(lower, "the lower corner of a box")
+        self.upper = floats(upper, "the upper corner of a box")
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape or not self.lower.size:
             raise InputError(
                 f"the corners of a box must be two lists of d numbers, got shapes "

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.typing import ArrayLike
 
-from ..checks import float64
+from ..checks import floats
 from ..errors import InputError
 from .base import Domain, Points
 from .sampling import Sampler, Uniform
@@ -33,8 +33,8 @@ class Data(Domain):
     values: Float[Array, "n ..."]
 
     def __init__(self, points: "ArrayLike", values: "ArrayLike"):
-        self.points = float64(points, "the points of the data")
-        self.values = float64(values, "the values of the data")
+        self.points = floats(points, "the points of the data")
+        self.values = floats(values, "the values of the data")
         if self.points.ndim != 2 or not self.points.size:
             raise InputError(
                 f"the points of the data must have shape (n, d), got {self.points.shape}; for one "

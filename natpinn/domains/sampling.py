@@ -8,6 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
+from ..checks import whole
+from ..errors import InputError
+from ..precision import real
+
 BITS = 32
 
 
@@ -84,7 +88,7 @@ class Sobol(Sampler):
         scrambled = jnp.broadcast_to(shift, (n, d))
         for j in range(BITS):
             scrambled ^= jnp.where((points >> j) & 1 == 1, columns[j], jnp.uint32(0))
-        return (scrambled.astype(jnp.float64) + 0.5) / 2.0**BITS
+        return (scrambled.astype(real()) + 0.5) / 2.0**BITS
 
 
 class Held(Sampler):
@@ -106,6 +110,53 @@ class Held(Sampler):
 
     def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]:
         return self.sampler.unit(jax.random.key(self.seed), n, d)
+
+    @property
+    def fresh(self) -> Sampler:
+        return self.sampler
+
+
+class Focused(Sampler):
+    """Points of another sampler, kept more often where the residual is large.
+
+    At each step so many candidates are drawn for each point of a batch. A candidate is kept with a
+    probability that is, for a share of the batch, in proportion to the square of its residual, and
+    at most 1; its rows in the loss are multiplied with what makes the loss the same on average. It
+    needs new points at each step.
+
+    **Arguments:**
+
+    - `sampler`: which points are candidates. Default: `Uniform()`.
+    - `candidates`: how many for each point, from 2. Default: 8.
+    - `share`: of the batch that follows the residual, above 0 and below 1. More helps with fronts
+      and costs digits where the residual is everywhere. Default: 0.3.
+
+    **Raises:** `InputError` for a sampler of held points, and for numbers out of their range.
+
+        import natpinn
+
+        sharp = natpinn.Focused(natpinn.Sobol(), candidates=16)
+        problem = natpinn.problems.get("poisson_2d").with_sampler(sharp)
+    """
+
+    sampler: Sampler = Uniform()
+    candidates: int = eqx.field(static=True, default=8)
+    share: float = eqx.field(static=True, default=0.3)
+
+    def __check_init__(self):
+        if not isinstance(self.sampler, Sampler) or isinstance(self.sampler, Held | Focused):
+            raise InputError(
+                f"candidates are drawn anew at each step, as by Uniform() or Sobol(), got "
+                f"{self.sampler!r}"
+            )
+        whole(self.candidates, "candidates", least=2)
+        is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
+        if not (is_number and 0 < self.share < 1):
+            raise InputError(f"share must be above 0 and below 1, got {self.share!r}")
+
+    def unit(self, key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]:
+        """Candidates alone: a `LeastSquares` chooses among them."""
+        return self.sampler.unit(key, n, d)
 
     @property
     def fresh(self) -> Sampler:

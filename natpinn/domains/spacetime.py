@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..checks import float64
+from ..checks import floats
 from ..errors import InputError
 from .base import CubeImage, Surface, WithNormals
 from .box import Box
@@ -33,7 +33,7 @@ class TimeSpace(CubeImage):
     space: CubeImage
 
     def __init__(self, start: float, end: float, space: CubeImage):
-        self.start, self.end = float64(start, "start"), float64(end, "end")
+        self.start, self.end = floats(start, "start"), floats(end, "end")
         self.space = space
         if not isinstance(space, CubeImage):
             raise InputError(f"space must be a domain such as Box([0], [1]), got {space!r}")

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..checks import float64, whole
+from ..checks import floats, whole
 from ..domains.base import Domain, Point, Points, coordinates
 from ..domains.sampling import Sampler, Uniform
 from ..errors import InputError
+from ..precision import real
 from ..programs import traced_once
 
 INTERIOR_POINTS, SURFACE_POINTS = 500, 100
@@ -68,7 +69,7 @@ class Condition(eqx.Module):
             raise InputError(f"a condition needs a domain, got {type(domain).__name__}")
         self.residual = residual
         self.domain = domain
-        self.weight = float64(weight, "weight")
+        self.weight = floats(weight, "weight")
         self.points = _default_points(domain) if points is None else whole(points, "points")
         self.is_sized = points is not None or domain.size is not None
         self.sampler = sampler
@@ -183,8 +184,11 @@ class Condition(eqx.Module):
                 f"condition {name!r} must return one number or a vector at one point, shape () or "
                 f"(k,), got {found}"
             )
-        if out.dtype != jnp.float64:
-            raise InputError(f"condition {name!r} must return float64, got {out.dtype}")
+        if out.dtype != real():
+            raise InputError(
+                f"condition {name!r} must return {jnp.dtype(real())}, got {out.dtype}: look for "
+                f"arrays of another type in it"
+            )
 
 
 @traced_once

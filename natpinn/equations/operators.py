@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
+from ..precision import real
 from ..programs import inner_programs
 
 if TYPE_CHECKING:
@@ -279,9 +280,9 @@ def _has_loop(jaxpr: "Jaxpr") -> bool:
 
 
 def _one_point(x: "ArrayLike") -> Float[Array, " d"]:
-    """A point as a float64 array; of many points every operator would be something else."""
-    if not isinstance(x, jax.Array) or x.dtype != jnp.float64:
-        x = jnp.asarray(x, jnp.float64)
+    """A point as an array of floats; of many points every operator would be something else."""
+    if not isinstance(x, jax.Array) or x.dtype != real():
+        x = jnp.asarray(x, real())
     if x.ndim != 1:
         raise InputError(
             f"an operator acts at one point, of shape (d,), got {x.shape}: at many points write "

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..domains.base import Points
+from ..domains.sampling import Focused
 from ..equations.condition import Condition
 from ..models.theta import Theta
 from ..parallel.devices import (
@@ -30,6 +31,7 @@ from ..parallel.plan import Plan
 from ..programs import from_shapes, traced_once
 from .blocks import RowBlock
 from .factoring import DenseLayer, LayerFactors, by_layer, factored
+from .focus import chances, keep
 from .linearization import Linearization
 from .rows import Rows
 
@@ -51,6 +53,8 @@ class LeastSquares(eqx.Module):
       which devices, where some rows may be padding, which is zero. Default: all at once on one
       device.
     - `names`: of the coordinates, for messages. Default: none.
+    - `corrections`: what the rows at each point are multiplied with beside their scale, for
+      conditions whose points are not spread evenly. Default: none.
 
         import jax
         import natpinn
@@ -66,6 +70,7 @@ class LeastSquares(eqx.Module):
     frozen: PyTree  # what of the model is not trained
     plan: Plan = eqx.field(static=True, default_factory=Plan)
     names: tuple[str, ...] = eqx.field(static=True, default=())  # of the coordinates, for messages
+    corrections: dict[str, Float[Array, " n"]] = eqx.field(default_factory=dict)
 
     def residual(self, theta: Theta) -> Float[Array, " n"]:
         """r(θ), of shape (n,): the scaled rows of all conditions, one condition after the other."""
@@ -100,9 +105,44 @@ class LeastSquares(eqx.Module):
         residuals, jacobian = zip(*parts, strict=True)
         return Linearization(self, theta, jnp.concatenate(residuals), jacobian)
 
-    def resample(self, key: PRNGKeyArray) -> "LeastSquares":
-        """The same problem on fresh points."""
-        return replace(self, points=sample(self.conditions, key))
+    def resample(self, key: PRNGKeyArray, theta: Theta | None = None) -> "LeastSquares":
+        """The same problem on fresh points, which may follow the residual at θ.
+
+        **Arguments:**
+
+        - `key`: a random key of JAX; the points are a function of it.
+        - `theta`: the parameters whose residual `Focused` samplers follow. Default: none, and
+          points are spread evenly.
+
+        **Returns:** the new `LeastSquares`.
+        """
+        objective = replace(self, points=sample(self.conditions, key), corrections={})
+        if theta is None:
+            return objective
+        keys = jax.random.split(key, len(self.conditions))
+        for (name, condition), k in zip(self.conditions.items(), keys, strict=True):
+            if isinstance(condition.sampler, Focused) and condition.domain.size is None:
+                objective = objective._focused(name, k, theta, condition.sampler)
+        return objective
+
+    def _focused(
+        self, name: str, key: PRNGKeyArray, theta: Theta, sampler: Focused
+    ) -> "LeastSquares":
+        """The same problem with the points of one condition chosen from many candidates."""
+        condition, model = self.conditions[name], eqx.combine(theta, self.frozen)
+        candidates_key, choice_key = jax.random.split(key)
+        count, many = condition.points, sampler.candidates * condition.points
+        candidates = condition.domain.sample(candidates_key, many, sampler)
+        rows = map_points(lambda x: condition.rows(model, x), candidates, self.plan)
+        chance = chances(jnp.sum(rows**2, axis=1), count, sampler.share)
+        kept = keep(chance, count, choice_key)
+        points = jax.tree.map(lambda leaf: leaf[kept], candidates)
+        correction = jnp.sqrt(count / (many * chance[kept]))
+        return replace(
+            self,
+            points={**self.points, name: points},
+            corrections={**self.corrections, name: correction},
+        )
 
     def planned(self, plan: Plan) -> "LeastSquares":
         """The same problem, computed another way."""
@@ -266,6 +306,8 @@ class LeastSquares(eqx.Module):
         n = point_count(points)
         padded = size or self.plan.padded(n)
         scale = jnp.sqrt(self.conditions[name].weight / n)
+        if name in self.corrections:
+            scale = pad_points(scale * self.corrections[name], padded)
         return pad_points(points, padded), jnp.where(jnp.arange(padded) < n, scale, 0.0)
 
     def _rows_per_point(self, name: str, theta: Theta) -> int:

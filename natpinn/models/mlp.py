@@ -12,6 +12,22 @@ from ..checks import whole
 from ..errors import InputError
 
 
+def tanh_sin(x: Float[Array, " m"]) -> Float[Array, " m"]:
+    """tanh of the first half of a layer's values, for fronts, and sin of the others, for waves.
+
+    **Arguments:** `x`, of shape (m,).
+
+    **Returns:** the values of the next layer's inputs, of the same shape.
+
+        import jax
+        import natpinn
+
+        net = natpinn.MLP(2, [32, 32], key=jax.random.key(0), activation=natpinn.tanh_sin)
+    """
+    half = x.size // 2
+    return jnp.concatenate([jnp.tanh(x[:half]), jnp.sin(x[half:])])
+
+
 class MLP(eqx.Module):
     """A network x ↦ W_L tanh(… tanh(W₁x + b₁) …) + b_L, of one point.
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..checks import require_float64
+from ..checks import require_floats
 from ..errors import InputError
 
 Theta = PyTree[Float[Array, "..."]]  # the trainable leaves of a model
@@ -38,7 +38,7 @@ def as_model(model: Any) -> Any:
             f"a model is a module that can be called at one point, or a (parameters, apply) pair, "
             f"got {type(model).__name__}"
         )
-    require_float64(model, "the model's ")
+    require_floats(model, "the model's ")
     if not jax.tree.leaves(trainable(model)):
         raise InputError(
             "the model has nothing to train: no float64 JAX array in it; a function that builds a "

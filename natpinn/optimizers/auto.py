@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..least_squares.footprint import Footprint
 from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta
+from ..precision import digits
 from ..schedule import Schedule
 from ..solvers.base import DampedSolver
 from .base import Optimizer, StepInfo, norm
@@ -44,7 +45,14 @@ class AutoRule(eqx.Module):
     - `fading`: the least that the direction is multiplied with after a step of the final phase
       whose linearization error was too large. Default: 0.5.
     - `astray`: the search has gone astray where the loss is so many times its lowest for long, or
-      at the end of the search; it then goes back to the parameters of its lowest loss. Default: 10.
+      at the end of the search; it then goes back to the parameters of its lowest loss. Default:
+      100.
+    - `learned`: only a search whose lowest loss was so many times below its first one can go
+      astray: before that, the lowest loss may be that of a solution which is zero almost
+      everywhere. Default: 100.
+    - `warming`: the share of the search so far after which the logarithm of the heat has fallen by
+      a factor of e. Default: 0.1.
+    - `warm`: a loss counts for the lowest of a search where the heat is above this. Default: 0.8.
     - `cooling`: what `heat`, the factor of the wanted surprise, is multiplied with where a search
       goes astray before its end. Default: 0.2.
     - `shallow`: the damping never falls below it in a run of `few_steps` steps. Default: 1e-15,
@@ -54,6 +62,9 @@ class AutoRule(eqx.Module):
       and 600.
     - `stays`: once settling, a run whose estimated end moves away searches again only if less than
       this share of the search has passed by the new estimate. Default: 0.8.
+    - `first_cycle`: the step at which a run whose end is not known has settled for the first time.
+      Each cycle of searching and settling ends at twice as many steps as the one before. Default:
+      1000.
 
         import natpinn
 
@@ -69,12 +80,16 @@ class AutoRule(eqx.Module):
     ageing_back: float = eqx.field(static=True, default=2.0)
     longest: float = eqx.field(static=True, default=1.0)
     fading: float = eqx.field(static=True, default=0.5)
-    astray: float = eqx.field(static=True, default=10.0)
+    astray: float = eqx.field(static=True, default=100.0)
+    learned: float = eqx.field(static=True, default=100.0)
+    warming: float = eqx.field(static=True, default=0.1)
+    warm: float = eqx.field(static=True, default=0.8)
     cooling: float = eqx.field(static=True, default=0.2)
     shallow: float = eqx.field(static=True, default=1e-15)
     few_steps: float = eqx.field(static=True, default=250.0)
     many_steps: float = eqx.field(static=True, default=600.0)
     stays: float = eqx.field(static=True, default=0.8)
+    first_cycle: float = eqx.field(static=True, default=1000.0)
 
 
 class AutoState(NamedTuple):
@@ -104,13 +119,15 @@ class Auto(Optimizer[AutoState]):
     *settles*: it begins anew with much damping and without a previous direction, the wanted
     surprise is `calm`, and the step size falls to zero at the end. Damping cannot reduce what the
     previous direction adds to the linearization error, so in this phase that direction is shortened
-    after a step whose error was too large. A run whose end is not known has no final phase.
+    after a step whose error was too large. A run whose end is not known searches and settles in
+    cycles, of which each has as many steps as all before it.
 
-    A search can go *astray*, as with noisy data: its loss is ten times the lowest so far, and that
-    was in the first half of the search. It then goes back to the parameters of the lowest loss, and
-    the *heat*, a factor of the wanted surprise in the search phase which is 1 at first, falls to a
-    fifth. A search that ends with ten times its lowest loss, however recent, goes back too, and the
-    final phase begins there.
+    A search can go *astray*, as with noisy data: its loss is a hundred times the lowest so far, and
+    that was in the first half of the search. It then goes back to the parameters of the lowest
+    loss, and the *heat*, a factor of the wanted surprise in the search phase which is 1 at first,
+    falls to a fifth. From there it returns to 1, and losses of this time are not taken for the
+    lowest. A search that ends with a hundred times its lowest loss, however recent, goes back too,
+    and the final phase begins there.
 
     Momentum is 1 − c/(10 + age), as in Nesterov's method, with an age that counts steps and goes
     back while the loss rises on fresh batches. A step after which a fresh batch has ten times the
@@ -228,7 +245,7 @@ class Auto(Optimizer[AutoState]):
         surprise = jnp.where(size > 0, jnp.linalg.norm(after - residual + change) / size, 0.0)
         is_taken = ~is_lost & jnp.isfinite(surprise)
 
-        trend = state.trend.follow(loss, state.age)
+        trend = state.trend.follow(loss, state.age, state.heat > self.rule.warm)
         best = _where(trend.is_lowest, theta, state.best)
         age = jnp.where(
             trend.is_rising, jnp.maximum(state.age - self.rule.ageing_back, 0.0), state.age + 1
@@ -245,7 +262,7 @@ class Auto(Optimizer[AutoState]):
             age,
             trend,
             state.is_settling,
-            state.heat,
+            self._warmer(state),
         )
         back = _where(is_lost, state.before, theta)
         set_back = self._set_back(state._replace(best=best, trend=trend), back)
@@ -281,11 +298,12 @@ class Auto(Optimizer[AutoState]):
         share = schedule.at(self.settle_from, state.step) * jnp.where(
             state.is_settling, self.rule.stays, 1
         )
-        is_settling = state.step >= share * self.horizon
+        is_settling = state.step >= share * self._end(state.step)
         begins, ends = is_settling & ~state.is_settling, ~is_settling & state.is_settling
         trend = _where(ends, Trend.start(), state.trend)
-        is_astray = ~is_settling & trend.is_long_above(self.rule.astray)
-        goes_back = is_astray | (begins & trend.is_above(self.rule.astray))
+        has_learned = trend.has_fallen(self.rule.learned)
+        is_astray = ~is_settling & has_learned & trend.is_long_above(self.rule.astray)
+        goes_back = is_astray | (begins & has_learned & trend.is_above(self.rule.astray))
         starts = begins | is_astray
         damping = jnp.maximum(state.damping, schedule.at(self.damping, state.step))
         return _where(goes_back, state.best, theta), state._replace(
@@ -306,15 +324,27 @@ class Auto(Optimizer[AutoState]):
 
     def _floor(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """The least damping of a run that has so many steps, or so many as it has taken so far."""
-        rule, least = self.rule, schedule.at(self.least_damping, step)
+        rule, least = self.rule, schedule.at(self.least_damping, step) ** digits()
+        shallow = rule.shallow * jnp.finfo(least.dtype).eps / jnp.finfo(jnp.float64).eps
         steps = jnp.where(jnp.isfinite(self.horizon), self.horizon, step)
         depth = (steps - rule.few_steps) / (rule.many_steps - rule.few_steps)
-        return jnp.maximum(least, rule.shallow * (least / rule.shallow) ** jnp.clip(depth, 0, 1))
+        return jnp.maximum(least, shallow * (least / shallow) ** jnp.clip(depth, 0, 1))
+
+    def _warmer(self, state: AutoState) -> Float[Array, ""]:
+        """The heat of the next step: it returns to 1, in proportion to the search so far."""
+        steps = jnp.maximum(self.rule.warming * state.trend.steps, 1 / self.rule.warming)
+        return state.heat ** (1 - 1 / steps)
 
     def _remaining(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """The factor of the step size: 1 in the search phase, then down to 0 at the end."""
         begin = schedule.at(self.settle_from, step)
-        return jnp.clip((1 - step / self.horizon) / (1 - begin), 0.0, 1.0)
+        return jnp.clip((1 - step / self._end(step)) / (1 - begin), 0.0, 1.0)
+
+    def _end(self, step: Int[Array, ""]) -> Float[Array, ""]:
+        """The step at which the run ends, or else the cycle of searching and settling."""
+        first = self.rule.first_cycle
+        doublings = jnp.ceil(jnp.log2(jnp.maximum(step + 1, first) / first))
+        return jnp.where(jnp.isfinite(self.horizon), self.horizon, first * 2**doublings)
 
     def _wanted_surprise(self, state: AutoState) -> Float[Array, ""]:
         searching, settling = (schedule.at(s, state.step) for s in (self.surprise, self.calm))

@@ -183,6 +183,7 @@ def engd(
     line_search: LineSearch | None = None,
     average: float = 0.0,
     start_at_identity: bool = True,
+    solver: DampedSolver | None = None,
 ) -> NaturalGradient:
     """Energy natural gradient descent, dense Gramian; a line search unless a rate is given.
 
@@ -194,18 +195,27 @@ def engd(
     - `average`: the weight of earlier batches in the Gramian, from 0 and below 1. Default: 0.
     - `start_at_identity`: whether this average starts from the identity, or else from zero.
       Default: True.
+    - `solver`: another solver, as `Accurate()`, which knows one batch and so no average. Default:
+      `Primal(average, start_at_identity)`.
 
     **Returns:** an optimizer for `natpinn.solve` and `natpinn.train`.
 
-    **Raises:** `InputError` for a number out of its range, and where both a learning rate and a
-    line search are given.
+    **Raises:** `InputError` for a number out of its range, where both a learning rate and a line
+    search are given, and where an average is given beside a solver.
 
         import natpinn
 
         optimizer = natpinn.engd(damping=1e-8)
     """
     search = choose(learning_rate, line_search, default=Grid())
-    return NaturalGradient(Primal(average, start_at_identity), search, damping)
+    if solver is None:
+        solver = Primal(average, start_at_identity)
+    elif average != 0:
+        raise InputError(
+            f"the average of Gramians belongs to ENGD's own solver, got average={average!r} beside "
+            f"{solver!r}: leave one of them out, or pass solver=Primal(average)"
+        )
+    return NaturalGradient(solver, search, damping)
 
 
 def engd_w(

@@ -19,16 +19,20 @@ class Trend(NamedTuple):
     lowest: Float[Array, ""]  # of the fast one
     since: Float[Array, ""]  # steps since the lowest
     steps: Float[Array, ""]  # all that were followed
+    first: Float[Array, ""]  # of the fast one
 
     @classmethod
     def start(cls) -> "Trend":
         zero = jnp.array(0.0)
-        return cls(zero, zero, jnp.array(False), zero, zero, zero)
+        return cls(zero, zero, jnp.array(False), zero, zero, zero, zero)
 
-    def follow(self, loss: Float[Array, ""], age: Float[Array, ""]) -> "Trend":
+    def follow(
+        self, loss: Float[Array, ""], age: Float[Array, ""], counts: Bool[Array, ""] | bool = True
+    ) -> "Trend":
         """The trend with the loss of a new batch, if that is finite.
 
-        The greater the age of a run, the further back its averages reach.
+        The greater the age of a run, the further back its averages reach. A loss that does not
+        count is not taken for the lowest.
         """
         log = jnp.log(loss)
 
@@ -38,10 +42,11 @@ class Trend(NamedTuple):
 
         fast = average(self.fast, jnp.maximum(SHORTEST, FAST * age))
         slow = average(self.slow, jnp.maximum(4 * SHORTEST, SLOW * age))
-        is_lowest = ~self.is_started | (fast < self.lowest)
+        is_lowest = ~self.is_started | ((fast < self.lowest) & counts)
         lowest = jnp.where(is_lowest, fast, self.lowest)
         since = jnp.where(is_lowest, 0.0, self.since + 1)
-        return Trend(fast, slow, jnp.array(True), lowest, since, self.steps + 1)
+        first = jnp.where(self.is_started, self.first, fast)
+        return Trend(fast, slow, jnp.array(True), lowest, since, self.steps + 1, first)
 
     @property
     def is_lowest(self) -> Bool[Array, ""]:
@@ -50,6 +55,10 @@ class Trend(NamedTuple):
     @property
     def is_rising(self) -> Bool[Array, ""]:
         return self.fast > self.slow
+
+    def has_fallen(self, factor: float) -> Bool[Array, ""]:
+        """Whether the lowest loss was so many times below the first one."""
+        return self.lowest < self.first - jnp.log(factor)
 
     def is_above(self, factor: float) -> Bool[Array, ""]:
         """Whether the loss is so many times its lowest."""

@@ -8,10 +8,11 @@ from ..memory import show_bytes
 from . import fit as planner
 from . import size as sizes
 from .planned import Planned
+from .proposal import Worth
 from .size import Size
 
 
-def describe(planned: Planned) -> dict[str, Any]:
+def describe(planned: Planned, worth: Worth | None = None) -> dict[str, Any]:
     """Sizes, bytes, operations and strategy, as numbers and words."""
     size, plan = planned.size, planned.plan
     pairs = sizes.kernel_costs(size) if size.demand is Demand.KERNEL else {}
@@ -20,6 +21,7 @@ def describe(planned: Planned) -> dict[str, Any]:
     return {
         "rows": {name: c.points * c.rows for name, c in size.conditions.items()},
         "parameters": size.parameters,
+        "proposed": None if worth is None else {"flops": worth.operations, "for": worth.reason},
         "devices": plan.devices,
         "strategy": strategy(planned),
         "held": plan.held,
@@ -82,8 +84,8 @@ def strategy(planned: Planned) -> str:
     return what
 
 
-def explain(planned: Planned) -> str:
-    """The plan as text."""
+def explain(planned: Planned, worth: Worth | None = None) -> str:
+    """The plan as text, and what a step is worth where its sizes were not all given."""
     known = describe(planned)
     counts, operations = known["bytes"], known["flops"]
     rows = ", ".join(f"{n:,} {name}" for name, n in known["rows"].items())
@@ -99,6 +101,7 @@ def explain(planned: Planned) -> str:
         steps.append(f"{_show_flops(operations['whiten'])} more where the kernel has lost digits")
     lines = [
         f"N = {planned.size.rows:,} rows ({rows}), P = {planned.size.parameters:,} parameters",
+        f"sizes      {_chosen_for(worth)}",
         f"strategy   {known['strategy']}",
         f"Jacobian   {show_bytes(counts['jacobian_explicit'])} with all gradients formed, "
         f"{show_bytes(counts['jacobian_held'])} as it would be held",
@@ -114,6 +117,12 @@ def explain(planned: Planned) -> str:
             f"factors, {_show_flops(pair['from_gradients'])} from gradients"
         )
     return "\n".join(lines)
+
+
+def _chosen_for(worth: Worth | None) -> str:
+    if worth is None:
+        return "as given"
+    return f"for accurate steps of up to {_show_flops(int(worth.operations))}: {worth.reason}"
 
 
 def _made_of(size: Size) -> str:

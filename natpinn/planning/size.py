@@ -21,6 +21,7 @@ from ..models.theta import Theta, parameter_count
 from ..optimizers.base import Optimizer
 from ..parallel.devices import point_count
 from ..parallel.plan import Plan
+from ..precision import real
 from ..programs import from_shapes, inner_programs
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def _alone(name: str, known: Known, points: Points) -> LeastSquares:
 def _some(count: int, point: Points) -> tuple[Points, jax.ShapeDtypeStruct]:
     """So many points and their scales, as shapes."""
     points = jax.tree.map(lambda p: jax.ShapeDtypeStruct((count, *p.shape), p.dtype), point)
-    return points, jax.ShapeDtypeStruct((count,), np.float64)
+    return points, jax.ShapeDtypeStruct((count,), real())
 
 
 def _flops(jaxpr: Any) -> int:

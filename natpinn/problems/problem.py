@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -11,21 +11,23 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import memory
-from ..checks import require_float64, whole
+from ..checks import require_floats, whole
 from ..domains.base import Domain, Points, coordinates, enclosing_box
-from ..domains.sampling import Held, Sampler, Uniform
+from ..domains.sampling import Focused, Held, Sampler, Uniform
 from ..domains.spacetime import TimeSpace
 from ..equations.condition import Condition
 from ..equations.operators import Field
 from ..errors import InputError, unknown
 from ..least_squares.objective import LeastSquares, sample
 from ..models.embeddings import Scaled
-from ..models.mlp import MLP, check_widths
+from ..models.mlp import MLP, check_widths, tanh_sin
 from ..models.theta import Theta, as_model, split
+from ..precision import real
 from .evaluation import Evaluation
 from .names import Names, label
 
 DEFAULT_WIDTHS = (32, 32, 32)
+HELD_OUT = 4  # times the points of a batch: few of them see a front
 
 
 class Problem(eqx.Module):
@@ -41,13 +43,15 @@ class Problem(eqx.Module):
     - `solution`: a function of one point with the exact values, of which the L2 error of a run is
       measured. Default: none, and runs go by their validation loss.
     - `name`: what run folders and pictures call the problem. Default: `"custom"`.
-    - `widths`: the hidden layers of the network that is used when none is given. Default: three of
-      32.
+    - `widths`: the hidden layers of the network that is used when none is given. Default: three,
+      as wide as a step is worth on this machine in the run's time.
     - `outputs`: how many values that network has. Default: as many as the solution, or one number.
     - `names`: what coordinates and values are called in pictures and messages, as `"t x -> u v"`.
       Default: the names of the domain, x0, x1, …, and u, or u0, u1, …
     - `scaled`: whether that network sees where a point is in the box around all conditions, so that
       its inputs have no units, or else the point itself. Default: True.
+    - `embedding`: what that network does with a point first in place of this, as
+      `Periodic((0, 2.0))` for a period of 2 in the second coordinate. Default: none.
     - `evaluation_points`: how many points errors are measured on. Default: ten times the batch of
       the equation.
     - `is_catalogued`: whether name and sizes say all about the problem; for those of the catalogue.
@@ -79,10 +83,11 @@ class Problem(eqx.Module):
     conditions: OrderedDict[str, Condition]
     solution: Field | None
     name: str = eqx.field(static=True)
-    widths: tuple[int, ...] = eqx.field(static=True)
+    widths: tuple[int, ...] | None = eqx.field(static=True)
     outputs: int | None = eqx.field(static=True)
     names: Names = eqx.field(static=True)
     scaled: bool = eqx.field(static=True)
+    embedding: Callable[[Array], Array] | None
     evaluation_points: int | None = eqx.field(static=True)
     is_catalogued: bool = eqx.field(static=True)  # its name and sizes determine it
 
@@ -92,10 +97,11 @@ class Problem(eqx.Module):
         solution: Field | None = None,
         *,
         name: str = "custom",
-        widths: tuple[int, ...] = DEFAULT_WIDTHS,
+        widths: tuple[int, ...] | None = None,
         outputs: int | None = None,
         names: str | Names | None = None,
         scaled: bool = True,
+        embedding: Callable[[Array], Array] | None = None,
         evaluation_points: int | None = None,
         is_catalogued: bool = False,
     ):
@@ -120,7 +126,7 @@ class Problem(eqx.Module):
         self.conditions = OrderedDict(conditions)
         self.solution = solution
         self.name = name
-        self.widths = check_widths(widths)
+        self.widths = None if widths is None else check_widths(widths)
         dimension = self.domain.dimension
         self.names = names if isinstance(names, Names) else Names.parse(names, dimension)
         self.outputs = None if outputs is None else whole(outputs, "outputs")
@@ -129,7 +135,12 @@ class Problem(eqx.Module):
                 f"outputs = {self.outputs}, and names has {len(self.names.values)} values: "
                 f"{', '.join(self.names.values)}"
             )
-        self.scaled = scaled
+        if embedding is not None and not callable(embedding):
+            raise InputError(
+                f"an embedding is a function of a point, as Periodic((0, 2.0)), got {embedding!r}"
+            )
+        self.embedding = embedding
+        self.scaled = scaled and embedding is None
         if evaluation_points is not None:
             evaluation_points = whole(evaluation_points, "evaluation_points")
         self.evaluation_points = evaluation_points
@@ -213,6 +224,34 @@ class Problem(eqx.Module):
         }
         return self._with_conditions(held)
 
+    def focused(self, candidates: int) -> "Problem":
+        """The same problem with points that follow the residual, where they are new at each step.
+
+        **Arguments:** `candidates`, how many are drawn for each point, as in `Focused`.
+
+        **Returns:** the new `Problem`. Conditions with measured data, held points or a `Focused`
+        sampler of their own stay as they are.
+
+        **Raises:** `InputError` for less than two candidates.
+
+            import natpinn
+
+            problem = natpinn.problems.get("poisson_2d").focused(16)
+        """
+        followed = {
+            name: c.with_sampler(Focused(c.sampler, candidates))
+            for name, c in self.conditions.items()
+            if c.domain.size is None and not isinstance(c.sampler, Held | Focused)
+        }
+        return self._with_conditions(
+            {**self.conditions, **followed}, is_catalogued=self.is_catalogued
+        )
+
+    @property
+    def is_focused(self) -> bool:
+        """Whether the points of a condition follow the residual."""
+        return any(isinstance(c.sampler, Focused) for c in self.conditions.values())
+
     def with_evaluation_points(self, evaluation_points: int) -> "Problem":
         """The same problem with its error measured on another number of points.
 
@@ -230,7 +269,7 @@ class Problem(eqx.Module):
         self,
         key: PRNGKeyArray,
         widths: tuple[int, ...] | None = None,
-        activation: Callable[[Array], Array] = jnp.tanh,
+        activation: Callable[[Array], Array] | None = None,
         scaled: bool | None = None,
     ) -> MLP:
         """The network that is used when none is given.
@@ -240,8 +279,9 @@ class Problem(eqx.Module):
         **Arguments:**
 
         - `key`: a random key of JAX, of which the first weights are a function.
-        - `widths`: of the hidden layers. Default: those of the problem.
-        - `activation`: the function between layers. Default: tanh.
+        - `widths`: of the hidden layers. Default: those of the problem, or three of 32.
+        - `activation`: the function between layers. Default: tanh where the problem has widths,
+          else `natpinn.tanh_sin`.
         - `scaled`: whether the network sees where a point is in the box around all conditions.
           Default: as the problem says.
 
@@ -253,19 +293,41 @@ class Problem(eqx.Module):
             problem = natpinn.problems.get("poisson_2d")
             net = problem.default_model(jax.random.key(0), widths=(16, 16))
         """
-        shape = () if self.solution is None else self._solution_shape()
-        named = len(self.names.values or ())
-        outputs = self.outputs or (shape[0] if shape else named if named > 1 else "scalar")
+        if widths is None:
+            widths = DEFAULT_WIDTHS if self.widths is None else self.widths
         is_scaled = self.scaled if scaled is None else scaled
-        box = enclosing_box(c.domain for c in self.conditions.values())
+        embedding = self.embedding
+        if is_scaled and embedding is not None:
+            raise InputError(
+                f"the network of {self.name} has the embedding {embedding!r} already: leave scaled "
+                f"at False, or leave the embedding out"
+            )
+        if is_scaled:
+            embedding = Scaled(*enclosing_box(c.domain for c in self.conditions.values()))
         return MLP(
             self.domain.dimension,
-            self.widths if widths is None else widths,
-            outputs,
+            widths,
+            self._outputs(),
             key=key,
-            activation=activation,
-            embedding=Scaled(*box) if is_scaled else None,
+            activation=self.activation if activation is None else activation,
+            embedding=embedding,
         )
+
+    @property
+    def activation(self) -> Callable[[Array], Array]:
+        """The function between the layers of that network: tanh where its widths are given."""
+        return tanh_sin if self.widths is None else jnp.tanh
+
+    @property
+    def values(self) -> int:
+        """How many values an unknown of the problem has, as far as it is known: 1 otherwise."""
+        outputs = self._outputs()
+        return 1 if outputs == "scalar" else outputs
+
+    def _outputs(self) -> int | Literal["scalar"]:
+        shape = () if self.solution is None else self._solution_shape()
+        named = len(self.names.values or ())
+        return self.outputs or (shape[0] if shape else named if named > 1 else "scalar")
 
     def check(self, model: Any) -> None:
         """Check that the model, the conditions and the solution fit each other, from shapes alone.
@@ -331,7 +393,7 @@ class Problem(eqx.Module):
             raise InputError(
                 f"points must be given for {list(self.conditions)}, got {list(points)}"
             )
-        require_float64(points, "points")
+        require_floats(points, "points")
         self.check(model)
         theta, frozen = split(model)
         names = self.coordinate_names
@@ -402,6 +464,10 @@ class Problem(eqx.Module):
             "set fewer with evaluation.points",
         )
         fresh = {name: c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()}
+        fresh = {
+            name: c if c.domain.size else c.with_points(HELD_OUT * c.points)
+            for name, c in fresh.items()
+        }
         points, reference, held_out = _draw_evaluation(
             self.domain, self.solution, OrderedDict(fresh), key, n
         )
@@ -429,7 +495,7 @@ class Problem(eqx.Module):
         return values.shape
 
     def _point(self) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((self.domain.dimension,), jnp.float64)
+        return jax.ShapeDtypeStruct((self.domain.dimension,), real())
 
     def _with_conditions(
         self,
@@ -445,6 +511,7 @@ class Problem(eqx.Module):
             outputs=self.outputs,
             names=self.names,
             scaled=self.scaled,
+            embedding=self.embedding,
             evaluation_points=(
                 self.evaluation_points if evaluation_points is None else evaluation_points
             ),

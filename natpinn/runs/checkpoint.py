@@ -31,7 +31,10 @@ from ..training.snapshot import Snapshot
 
 CONTENT = "npz"  # the name of the one array that holds the others
 KEPT = 2  # checkpoints of a run
-ADDED = ("plan.lapack_threads",)  # not in the checkpoints of earlier versions
+ADDED = (  # not in the checkpoints of earlier versions
+    "plan.lapack_threads",
+    "snapshot.state.optimizer.trend.first",  # which counts as a loss of 1
+)
 MARK = "_CHECKPOINT_METADATA"  # a file in everything that Orbax writes
 TEMPORARY = ".orbax-checkpoint-tmp"  # what is being written, or was when a process died
 UNFINISHED = re.compile(rf"\d{{1,18}}{re.escape(TEMPORARY)}(-[0-9a-f]{{16}})?", re.ASCII)

@@ -19,6 +19,7 @@ from ..errors import InputError
 from ..memory import parse_bytes
 from ..models.mlp import check_widths
 from ..optimizers.base import Optimizer
+from ..precision import PRECISIONS
 from ..problems.problem import Problem
 from ..training.limits import Limits
 from ..training.spectrum import Tracking
@@ -55,9 +56,15 @@ class ModelConfig:
                 f"leave one of them out"
             )
         if self.name == MLP_NAME:
-            check_widths(() if self.widths is None else self.widths)
+            if self.widths is not None:
+                check_widths(self.widths)
             chosen("activation", self.activation, ACTIVATIONS)
             check_flag(self.scaled, "model.scaled")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the network is natpinn's own, and its widths are to be proposed."""
+        return self.name == MLP_NAME and self.widths is None
 
 
 @dataclass(frozen=True)
@@ -65,11 +72,18 @@ class SamplingConfig:
     points: str | None  # uniform or sobol; none: as the problem says
     held: bool  # the same points at every step
     steps_per_batch: int  # before points are drawn anew
+    candidates: int  # for each point, of which a batch keeps one by its residual; 1: all
 
     def __post_init__(self):
         if self.points is not None:
             chosen("sampler", self.points, SAMPLERS)
         whole(self.steps_per_batch, "sampling.steps_per_batch")
+        whole(self.candidates, "sampling.candidates")
+
+    @property
+    def is_new_each_step(self) -> bool:
+        """Whether each step has points of its own."""
+        return self.steps_per_batch == 1 and not self.held
 
 
 @dataclass(frozen=True)
@@ -101,9 +115,11 @@ class TrainConfig:
 class ComputeConfig:
     devices: int | str  # how many, or "all"
     memory_limit: str | None  # of each device, as in 8GB; none: what is free
+    precision: str  # float64, or float32
 
     def __post_init__(self):
         _ = self.bytes
+        chosen("precision", self.precision, PRECISIONS)
         is_count = isinstance(self.devices, int) and not isinstance(self.devices, bool)
         if self.devices != "all" and not (is_count and int(self.devices) >= 1):
             raise InputError(
@@ -194,10 +210,18 @@ class Config:
 
     def apply_sizes(self, problem: Problem) -> Problem:
         """A problem with the configured points and samplers."""
-        if self.sampling.points is not None:
-            problem = problem.with_sampler(SAMPLERS[self.sampling.points]())
-        if self.sampling.held:
+        sampling = self.sampling
+        if sampling.points is not None:
+            problem = problem.with_sampler(SAMPLERS[sampling.points]())
+        if sampling.held:
             problem = problem.with_held_points(self.seed)
+        if sampling.candidates > 1:
+            problem = problem.focused(sampling.candidates)
+        if not sampling.is_new_each_step and problem.is_focused:
+            raise InputError(
+                "points that follow the residual are new at each step: leave out the Focused "
+                "sampler or sampling.candidates, or sampling.steps_per_batch and sampling.held"
+            )
         problem = problem.with_points(self.points)
         if self.evaluation.points is not None:
             problem = problem.with_evaluation_points(self.evaluation.points)

@@ -11,6 +11,7 @@ import optax
 
 from ..domains.sampling import Sobol, Uniform
 from ..errors import InputError, unknown
+from ..models.mlp import tanh_sin
 from ..optimizers.base import Optimizer
 from ..optimizers.kfac_update import Quadratic
 from ..optimizers.line_search import Armijo, Fixed, Grid
@@ -48,6 +49,7 @@ LINE_SEARCHES = {"grid": Grid, "armijo": Armijo, "quadratic": Quadratic}
 SAMPLERS = {"uniform": Uniform, "sobol": Sobol}
 ACTIVATIONS = {
     "tanh": jnp.tanh,
+    "tanh_sin": tanh_sin,
     "sin": jnp.sin,
     "gelu": jax.nn.gelu,
     "silu": jax.nn.silu,

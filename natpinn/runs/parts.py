@@ -13,7 +13,8 @@ from ..least_squares.objective import LeastSquares
 from ..models.theta import Theta, as_model, numbers
 from ..optimizers.base import Optimizer
 from ..parallel.devices import make_mesh
-from ..planning import batch_size
+from ..planning.proposal import ROWS_PER_PARAMETER, Worth, propose_points, propose_widths
+from ..precision import computing, rounded
 from ..problems.problem import Problem
 from ..training.cache import use_compilation_cache
 from ..training.loop import check_tracking
@@ -31,6 +32,7 @@ class Parts:
     optimizer: Optimizer
     objective: LeastSquares
     theta: Theta
+    worth: Worth | None  # of a step, where the net or the points follow from it
 
     @property
     def constants(self) -> PyTree:
@@ -50,19 +52,33 @@ def assemble(
     as a file can.
     """
     use_compilation_cache()
+    with computing(config.compute.precision):
+        return _assemble(config, rounded(problem), rounded(model), rounded(optimizer))
+
+
+def _assemble(
+    config: Config, problem: Problem | None, model: Any, optimizer: Optimizer | None
+) -> Parts:
     config = describe_objects(config, problem, model, optimizer)
     make_mesh(config.compute.devices)  # raises where they do not exist
     problem = config.build_problem() if problem is None else config.apply_sizes(problem)
-    model = config.build_model(problem, model_key(config.seed)) if model is None else model
-    model = as_model(model)
     optimizer = config.build_optimizer() if optimizer is None else optimizer
     check_tracking(config.track.tracking, optimizer)
-    problem = problem.with_points(
-        batch_size.propose(problem, model, optimizer, config.compute.bytes)
-    )
+    is_net_free = model is None and config.model.is_free
+    is_free = is_net_free or not all(c.is_sized for c in problem.conditions.values())
+    worth = Worth.of(config.train.limits) if is_free else None
+    if worth is not None and is_net_free:
+        widths = propose_widths(problem, worth)
+        config = replace(config, model=replace(config.model, widths=widths))
+    model = config.build_model(problem, model_key(config.seed)) if model is None else model
+    model = as_model(model)
+    if worth is not None:
+        most = ROWS_PER_PARAMETER if is_net_free else 1.0
+        points = propose_points(problem, model, optimizer, worth, config.compute.bytes, most)
+        problem = problem.with_points(points)
     config = replace(config, points={name: c.points for name, c in problem.conditions.items()})
     objective, theta = problem.objective(model)
-    return Parts(config, problem, model, optimizer, objective, theta)
+    return Parts(config, problem, model, optimizer, objective, theta, worth)
 
 
 def run_keys(seed: int) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:

@@ -14,10 +14,11 @@ import jax
 
 from ..errors import InputError
 from ..optimizers.base import Optimizer
+from ..precision import DOUBLE, PRECISIONS
 from ..problems.catalogue import CATALOGUE
 from ..problems.problem import Problem
 from .config import MLP_NAME, Config
-from .names import OPTIMIZERS
+from .names import OPTIMIZERS, chosen
 from .own_code import lookup_problem
 from .records import read_config
 from .resolve import check_format, resolve
@@ -46,6 +47,14 @@ class Recorded:
     def name(self, kind: str) -> object:
         """The name of the problem, the model or the optimizer."""
         return self.table(kind).get("name")
+
+    @property
+    def precision(self) -> str:
+        """The type of the numbers of the run; float64 before there was a choice."""
+        table = self.tables.get("compute")
+        found = table.get("precision", DOUBLE) if isinstance(table, Mapping) else DOUBLE
+        chosen("precision", found, PRECISIONS)
+        return found
 
     def problem(self) -> Problem | None:
         """The problem, if it is one of the catalogue."""

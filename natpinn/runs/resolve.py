@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import InputError, unknown
 from ..optimizers.presets import DEFAULT_LEARNING_RATE
+from ..precision import DOUBLE
 from ..problems import catalogue as problems
 from ..problems.problem import Problem
 from .config import MLP_NAME, Config
@@ -19,7 +20,7 @@ from .names import DEFAULT_OPTIMIZER, FULL_STEPS, NYSTROM, optimizer_defaults
 from .own_code import lookup_problem
 from .settings import flatten
 
-FORMAT = 7
+FORMAT = 8
 OLDEST_FORMAT = 5  # that can still be read; the ones before were never released
 DEFAULT_BUDGET = 60.0
 DEFAULT_CHECKPOINT_SECONDS = 60.0
@@ -110,18 +111,20 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
             for key, c in problem.conditions.items()
         },
         "model.name": MLP_NAME,
-        "model.widths": list(problem.widths),
-        "model.activation": "tanh",
+        "model.widths": "none" if problem.widths is None else list(problem.widths),
+        "model.activation": "tanh_sin" if problem.widths is None else "tanh",
         "model.scaled": problem.scaled,
         "sampling.points": "none",
         "sampling.held": False,
         "sampling.steps_per_batch": 1,
+        "sampling.candidates": 1,
         "evaluation.points": problem.evaluation_points or "none",
         "train.steps": "none",
         "train.budget": "none",
         "train.stop_at": "none",
         "compute.devices": 1,
         "compute.memory_limit": "none",
+        "compute.precision": DOUBLE,
         "checkpoint.every_seconds": DEFAULT_CHECKPOINT_SECONDS,
         "track.quantities": [],
         "track.every": 1,

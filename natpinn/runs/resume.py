@@ -14,6 +14,7 @@ from ..optimizers.base import Optimizer
 from ..parallel import processes as cluster
 from ..parallel.devices import make_mesh
 from ..parallel.plan import Plan
+from ..precision import computing
 from ..problems.problem import Problem
 from ..training.evaluation import is_scheduled
 from ..training.progress import Callback
@@ -91,7 +92,8 @@ def resume(
     try:
         parts = _parts(Path(path), settings, trackers, *objects)
         keeps_plan = devices is None and memory_limit is None
-        earlier = _find(parts, Path(path), keeps_plan, folder)
+        with computing(parts.config.compute.precision):
+            earlier = _find(parts, Path(path), keeps_plan, folder)
         return run(parts, path, progress, callbacks, earlier)
     finally:
         if folder is not None:

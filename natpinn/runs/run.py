@@ -13,10 +13,11 @@ from ..errors import InputError
 from ..memory import show_bytes
 from ..parallel import processes as cluster
 from ..parallel.plan import Plan
-from ..planning import batch_size
 from ..planning.explain import strategy
 from ..planning.forecast import expected_step_seconds
 from ..planning.planned import Planned, keep_plan, plan_step, smaller_limit
+from ..planning.proposal import advise
+from ..precision import computing
 from ..training.evaluation import Evaluation
 from ..training.loop import check_callbacks, train
 from ..training.progress import Callback, Progress
@@ -61,6 +62,17 @@ def run(
 ) -> Solution:
     """Train as configured, record it in a folder where one is given, and sum it up."""
     check_callbacks(callbacks)
+    with computing(parts.config.compute.precision):
+        return _run(parts, out, progress, callbacks, earlier)
+
+
+def _run(
+    parts: Parts,
+    out: Path | str | None,
+    progress: bool,
+    callbacks: Sequence[Callback],
+    earlier: Earlier,
+) -> Solution:
     config, is_first = parts.config, cluster.is_first()
     path = None if out is None else Path(out)
     if path is not None and is_first and earlier is NOTHING:
@@ -69,7 +81,7 @@ def run(
     with display or contextlib.nullcontext(), Interrupts():  # signals wait for written results
         planned = plan(parts) if earlier.plan is None else _keep(parts, earlier.plan)
         evaluation = _evaluation(parts, planned.plan)
-        advice = batch_size.advise(parts.problem, planned.size)
+        advice = advise(parts.problem, planned.size)
         if advice and display and earlier is NOTHING:
             say(advice)
         folder = None
@@ -133,14 +145,15 @@ def _train(
 def plan(parts: Parts, always_compile: bool = False) -> Planned:
     """How a run is computed under the configured limits."""
     compute = parts.config.compute
-    return plan_step(
-        parts.objective,
-        parts.theta,
-        parts.optimizer,
-        compute.bytes,
-        compute.devices,
-        always_compile,
-    )
+    with computing(compute.precision):
+        return plan_step(
+            parts.objective,
+            parts.theta,
+            parts.optimizer,
+            compute.bytes,
+            compute.devices,
+            always_compile,
+        )
 
 
 def _keep(parts: Parts, plan: Plan) -> Planned:

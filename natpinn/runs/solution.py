@@ -17,6 +17,7 @@ from ..errors import InputError, NatpinnWarning
 from ..files import save_figure
 from ..models.theta import as_model, numbers
 from ..pictures.solution import draw_solution
+from ..precision import computing, rounded
 from ..problems.problem import Problem
 from ..training.record import Record
 from . import checkpoint
@@ -164,7 +165,8 @@ def load(path: Path | str, like: Any = None, problem: Problem | None = None) -> 
             f"resume {shlex.quote(str(folder))}` goes on with it"
         )
     like = as_model(like)
-    found = checkpoint.read(folder / BEST, numbers(like))
+    with computing(recorded.precision):
+        found = checkpoint.read(folder / BEST, numbers(rounded(like)))
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found) if _is_float(leaf)):
         message = f"the parameters in {folder / BEST} are not all finite"
         warnings.warn(message, NatpinnWarning, stacklevel=2)

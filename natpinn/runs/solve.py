@@ -27,6 +27,7 @@ def solve(
     steps_per_batch: int | None = None,
     devices: int | str | None = None,
     memory_limit: str | int | None = None,
+    precision: str | None = None,
     out: Path | str | None = None,
     checkpoint_seconds: float | None = None,
     track: Sequence[str] = (),
@@ -54,6 +55,8 @@ def solve(
     - `devices`: how many devices to use, or `"all"`. Default: 1.
     - `memory_limit`: of each device, as `"8GB"` or in bytes; steps are planned to stay below it.
       Default: what is free there.
+    - `precision`: `"float64"`, or `"float32"` for devices that are slow with 64 bits; errors then
+      stop at about 1e-4 to 1e-5. Default: `"float64"`.
     - `out`: a new folder, which records the run. Default: none.
     - `checkpoint_seconds`: the time between two checkpoints in that folder, from which
       `natpinn.resume` goes on. Default: 60.
@@ -94,6 +97,7 @@ def solve(
         "sampling.steps_per_batch": steps_per_batch,
         "compute.devices": devices,
         "compute.memory_limit": None if memory_limit is None else str(memory_limit),
+        "compute.precision": precision,
         "checkpoint.every_seconds": checkpoint_seconds,
         "track.quantities": list(track) or None,
         **{f"points.{key}": "none" if n is None else n for key, n in (points or {}).items()},

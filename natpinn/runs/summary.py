@@ -19,6 +19,7 @@ def summarize(parts: Parts, planned: Planned, result: TrainResult) -> Record:
         parameters=parameter_count(parts.model),
         points=dict(parts.config.points),
         devices=planned.plan.devices,
+        precision=parts.config.compute.precision,
         strategy=strategy(planned),
         lapack_threads=planned.plan.lapack_threads,
         **_outcome(result),

@@ -12,6 +12,7 @@ from ..least_squares.linearization import Linearization
 from ..least_squares.rows import Rows
 from ..least_squares.slabs import Slabs, Whitened, slabs
 from ..models.theta import Theta
+from ..precision import digits
 from .base import DampedSolver, Factorization, SolveInfo
 from .damped import RAISES, WORST_RESIDUAL
 from .dual import DualFactorization
@@ -19,7 +20,7 @@ from .primal import PrimalFactorization
 from .smaller import Smaller
 
 ROUND_OFF = 4.0  # times the machine's precision and the trace: what a kernel knows nothing below
-WORST_CONDITION = 1e9  # of the last Gram matrix: Q is orthogonal to this times the precision
+WORST_CONDITION = 1e9  # of the last Gram matrix, in float64: Q is orthogonal to this times eps
 MOST_PASSES = 2  # after the first factor
 MATRICES = 10  # the kernel, damped and factored; L⁻¹, a Gram matrix and all factors, twice
 
@@ -115,7 +116,7 @@ def cholesky_qr(
     """x by two or three passes over M, given M Mᵀ, and whether x solves the system."""
 
     def is_needed(last: Pass) -> Bool[Array, ""]:
-        is_poor = _condition(last.factor) > WORST_CONDITION
+        is_poor = _condition(last.factor) > WORST_CONDITION ** digits()
         return (last.passes == 0) | ((last.passes < MOST_PASSES) & is_poor)
 
     def whiten(last: Pass) -> Pass:

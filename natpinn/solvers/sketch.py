@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from ..errors import InputError
 from ..least_squares.blocks import FLOAT
 from ..least_squares.footprint import Demand, Footprint
+from ..precision import real
 from .base import SolveInfo
 from .damped import give_up, solve_damped
 
@@ -147,7 +148,7 @@ def sketch_footprint(rank: Rank, rows: int, parameters: int) -> Footprint:
 
 
 def stable(
-    product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike = jnp.float64
+    product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike | None = None
 ) -> Spectral:
     """The standard algorithm (Frangella, Tropp and Udell 2023, Algorithm 2.1)."""
     omega, _ = jnp.linalg.qr(_random(n, rank, key, dtype))
@@ -157,7 +158,7 @@ def stable(
 
 
 def gpu_efficient(
-    product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike = jnp.float64
+    product: Product, n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike | None = None
 ) -> LowRank:
     """The paper's Algorithm 2: no QR, no SVD, Cholesky factors only."""
     omega = _random(n, rank, key, dtype)  # well-conditioned already
@@ -165,9 +166,10 @@ def gpu_efficient(
     return LowRank(basis, _missed(basis, rank), shift)
 
 
-def _random(n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n k"]:
+def _random(n: int, rank: int, key: PRNGKeyArray, dtype: DTypeLike | None) -> Float[Array, "n k"]:
     """Gaussian vectors; all unit vectors at full rank, where square ones are ill-conditioned."""
     width = sketch_width(rank, n)
+    dtype = real() if dtype is None else dtype
     return jnp.eye(n, dtype=dtype) if width == n else jax.random.normal(key, (n, width), dtype)
 
 

@@ -62,7 +62,7 @@ class Batches(eqx.Module):
         )
         sample_key, _ = jax.random.split(batch_key)
         _, step_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-        return self.objective.resample(sample_key), step_key
+        return self.objective.resample(sample_key, state.theta), step_key
 
 
 class Work(NamedTuple):
