@@ -52,6 +52,9 @@ def solve(
         str | None,
         typer.Option(help="Of each device, as in 8GB (by default what it has free)."),
     ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float64 (the default), or float32 where 64 bits are slow.")
+    ] = None,
     track: Annotated[
         list[str] | None,
         typer.Option(help="Record effective_dimension, condition_number, largest_eigenvalue, …"),
@@ -97,6 +100,7 @@ def solve(
         "seed": seed,
         "compute.devices": device_count(devices),
         "compute.memory_limit": memory_limit,
+        "compute.precision": precision,
         "track.quantities": track,
         "track.trackers": trackers,
     }

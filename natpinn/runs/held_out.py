@@ -21,7 +21,8 @@ def warn_of_gap(record: Record) -> None:
     times = math.sqrt(held_out / loss)
     message = (
         f"the residual is {times:.0f} times as large at points that no step has seen: the network "
-        f"fits its points, and not what is between them; take more points, or new ones at every "
-        f"step (sampling.held=false, sampling.steps_per_batch=1)"
+        f"fits its points, and not what is between them; take more points, new ones at every step "
+        f"(sampling.held=false, sampling.steps_per_batch=1), or such as follow the residual to a "
+        f"front (sampling.candidates=8)"
     )
     warnings.warn(message, NatpinnWarning, stacklevel=2)

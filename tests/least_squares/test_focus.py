@@ -1,5 +1,7 @@
 """Points that follow the residual: which are kept, and that the loss stays what it is."""
 
+from collections import OrderedDict
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +57,7 @@ def losses(sampler, batches=400):
         40,
         sampler,
     )
-    found = LeastSquares({"all": model_condition}, {"all": jnp.zeros((40, 1))}, None)
+    found = LeastSquares(OrderedDict({"all": model_condition}), {"all": jnp.zeros((40, 1))}, None)
 
     @jax.jit
     def loss(key):
@@ -79,7 +81,7 @@ def test_points_crowd_where_the_residual_is():
         points=40,
         sampler=Focused(Sobol(), 8, 0.5),
     )
-    found = LeastSquares({"all": condition}, {"all": jnp.zeros((40, 1))}, None)
+    found = LeastSquares(OrderedDict({"all": condition}), {"all": jnp.zeros((40, 1))}, None)
     near = [
         float(jnp.mean(jnp.abs(found.resample(KEY, theta).points["all"] - 0.5) < 0.05))
         for theta in (None, jnp.array(1.0))
@@ -94,7 +96,7 @@ def test_chunks_and_padding_change_no_choice():
     )
     theta, points = jnp.array(1.0), {"all": jnp.zeros((10, 1))}
     whole, chunked = (
-        LeastSquares({"all": condition}, points, None, plan).resample(KEY, theta)
+        LeastSquares(OrderedDict({"all": condition}), points, None, plan).resample(KEY, theta)
         for plan in (Plan(), Plan(points_at_once=7))
     )
     np.testing.assert_array_equal(whole.points["all"], chunked.points["all"])
@@ -114,7 +116,7 @@ def test_points_with_normals_and_measured_data_work_too():
         Data(np.zeros((3, 2)), np.ones(3)),
         sampler=Focused(Uniform()),
     )
-    conditions = {"flux": flux, "data": data}
+    conditions = OrderedDict({"flux": flux, "data": data})
     blank = {"flux": (jnp.zeros((20, 2)), jnp.zeros((20, 2))), "data": data.sample(KEY)}
     found = LeastSquares(conditions, blank, None).resample(KEY, jnp.array(1.0))
     places, normals = found.points["flux"]
