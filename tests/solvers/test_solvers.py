@@ -10,10 +10,12 @@ from jax.flatten_util import ravel_pytree
 
 import natpinn
 from natpinn import (
+    Accurate,
     Box,
     Condition,
     Dual,
     Grid,
+    InputError,
     Primal,
     Problem,
     Smaller,
@@ -147,6 +149,15 @@ def test_engd_and_engd_w_take_the_same_steps(dense, rate):
     one, _ = take_steps(engd(0.1, rate), objective, theta, 5)
     other, _ = take_steps(engd_w(0.1, rate), objective, theta, 5)
     assert relative(one, other) < 1e-8
+
+
+def test_engd_takes_another_solver_in_place_of_its_average(dense):
+    objective, theta, *_ = dense
+    one, _ = take_steps(engd(1e-18, 0.1, solver=Accurate()), objective, theta, 2)
+    other, _ = take_steps(engd_w(1e-18, 0.1, solver=Accurate()), objective, theta, 2)
+    np.testing.assert_array_equal(one, other)
+    with pytest.raises(InputError, match="leave one of them out"):
+        engd(average=0.5, solver=Accurate())
 
 
 def test_spring_without_momentum_is_engd_w(dense):
