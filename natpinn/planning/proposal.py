@@ -24,10 +24,10 @@ from .planned import step_memory
 from .size import Size
 from .speed import operations_per_second
 
-OPERATIONS = 6e9  # of a step in a run of REFERENCE operations
-REFERENCE = 700 * OPERATIONS  # a minute on two cores
+OPERATIONS = 4.5e9  # of a step in a run of REFERENCE operations
+REFERENCE = 930 * OPERATIONS  # a minute on two cores
 SHARE_OF_STEPS = 2 / 3  # of the growth of a run, as a power: the rest is more steps
-EFFICIENCY = 0.5  # of a step, in proportion to products of matrices
+EFFICIENCY = 0.7  # of a step, in proportion to products of matrices
 GPU_OPERATIONS = 4e11  # of a step on a GPU, where a run's time is not known
 SMALLEST, LARGEST = 2**-6, 2**14  # of a run, in REFERENCE operations
 

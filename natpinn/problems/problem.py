@@ -287,6 +287,8 @@ class Problem(eqx.Module):
 
         **Returns:** an `MLP`.
 
+        **Raises:** `InputError` where it would be scaled beside an embedding of the problem.
+
             import jax
             import natpinn
 

@@ -68,7 +68,10 @@ def test_a_step_that_is_long_here_is_worth_a_word():
 def test_points_grow_with_the_dimension_up_to_what_pays():
     wide = (40, 40)
     assert proposed(problem(1), wide) == {"inside": 200, "edge": 40}
-    square, cube = (proposed(problem(d), wide) for d in (2, 3))
+    square, cube = (
+        propose_points(problem(d), problem(d).default_model(KEY, wide), auto(), Worth(8.0, ""))
+        for d in (2, 3)
+    )
     assert 400 < square["inside"] < cube["inside"]
     assert square["edge"] == round(0.2 * square["inside"])
 
