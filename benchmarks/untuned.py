@@ -53,13 +53,13 @@ def load(name: str, seed: int) -> tuple[Any, Any]:
 
 
 def table(records: dict[str, lines.Record]) -> str:
-    """The relative errors at the end, over the seeds from the smallest to the largest."""
+    """The relative errors of what is returned, over the seeds from the smallest to the largest."""
     rows = [["problem", "steps of auto", *METHODS]]
     for problem in PROBLEMS:
         row = [problem, "–"]
         for method in METHODS:
             found = [r for n, r in records.items() if n.rpartition("-")[0] == f"{problem}-{method}"]
-            errors = sorted(r["summary"]["final_relative_l2"] for r in found)
+            errors = sorted(r["summary"]["relative_l2"] for r in found)
             spread = f" to {errors[-1]:.1e} ({len(errors)} seeds)" if len(errors) > 1 else ""
             row.append(f"{errors[0]:.1e}{spread}" if errors else "–")
             if method == "auto" and found:

@@ -82,7 +82,8 @@ def propose_widths(problem: Problem, worth: Worth) -> tuple[int, ...]:
     """The hidden layers of natpinn's own net: the widest whose steps are worth their operations.
 
     A step has 0.9 rows for each parameter, or as many as are given. Where so few rows are enough
-    that a smaller net has as many parameters, it is that one.
+    that a smaller net has as many parameters, it is that one. No net is narrower than half of the
+    dimension.
     """
     dimension, outputs = problem.domain.dimension, problem.values
     conditions = problem.conditions.values()
@@ -101,7 +102,7 @@ def propose_widths(problem: Problem, worth: Worth) -> tuple[int, ...]:
         return system_operations(rows, count) <= worth.operations
 
     enough = max(FEWEST_PARAMETERS, needed / ROWS_PER_PARAMETER)
-    width = NARROWEST
+    width = max(NARROWEST, STEP * (dimension // (2 * STEP)))
     while width < WIDEST and parameters(width) < enough and is_worth(width + STEP):
         width += STEP
     return (width,) * LAYERS

@@ -56,7 +56,7 @@ def solve(
     - `memory_limit`: of each device, as `"8GB"` or in bytes; steps are planned to stay below it.
       Default: what is free there.
     - `precision`: `"float64"`, or `"float32"` for devices that are slow with 64 bits; errors then
-      stop at about 1e-4 to 1e-5. Default: `"float64"`.
+      stop at 1e-6 to 1e-4. Default: `"float64"`.
     - `out`: a new folder, which records the run. Default: none.
     - `checkpoint_seconds`: the time between two checkpoints in that folder, from which
       `natpinn.resume` goes on. Default: 60.

@@ -68,12 +68,13 @@ def test_a_step_that_is_long_here_is_worth_a_word():
 def test_points_grow_with_the_dimension_up_to_what_pays():
     wide = (40, 40)
     assert proposed(problem(1), wide) == {"inside": 200, "edge": 40}
-    square, cube = (
-        propose_points(problem(d), problem(d).default_model(KEY, wide), auto(), Worth(8.0, ""))
-        for d in (2, 3)
-    )
-    assert 400 < square["inside"] < cube["inside"]
+    square = proposed(problem(2), wide)
+    assert 400 < square["inside"] < 800
     assert square["edge"] == round(0.2 * square["inside"])
+    assert proposed(problem(2), (64, 64))["inside"] == pytest.approx(square["inside"], rel=0.3)
+    huge = Worth(1e6, "")
+    net = problem(2).default_model(KEY, (200, 200))
+    assert propose_points(problem(2), net, auto(), huge)["inside"] <= 800 * huge.points
 
 
 def test_what_was_said_stays_as_it_was_said():
