@@ -49,11 +49,11 @@ class Worth:
     reason: str
 
     @classmethod
-    def of(cls, limits: Limits, devices: int = 1) -> "Worth":
+    def of(cls, limits: Limits) -> "Worth":
         """From the time that a run has and the speed of the device, or from its kind alone."""
         if limits.steps is not None or limits.budget is None:
             return cls.by_kind()
-        speed = cluster.from_first({"speed": round(operations_per_second())})["speed"] * devices
+        speed = cluster.from_first({"speed": round(operations_per_second())})["speed"]
         whole = min(speed * EFFICIENCY * limits.budget / REFERENCE, LARGEST)
         growth = 2.0 ** round(math.log2(max(whole, SMALLEST)))
         reason = f"{limits.budget:g} s at {speed / 1e9:,.0f} GFLOP/s as measured"
@@ -93,8 +93,8 @@ def propose_widths(problem: Problem, worth: Worth) -> tuple[int, ...]:
     needed = outputs * (sum(c.points for c in conditions) if given else most * sum(shares))
 
     def parameters(width: int) -> int:
-        sizes = (dimension, *[width] * LAYERS, outputs)
-        return sum((before + 1) * after for before, after in pairwise(sizes))
+        layers = pairwise((dimension, *[width] * LAYERS, outputs))
+        return sum((before + 1) * after for before, after in layers)
 
     def is_worth(width: int) -> bool:
         count = parameters(width)
