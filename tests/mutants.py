@@ -361,8 +361,13 @@ MUTANTS = (
     Mutant(
         "validated_on_held_points",
         "natpinn/problems/problem.py",
-        "c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()",
-        "c for name, c in self.conditions.items()",
+        """fresh = {name: c.with_sampler(c.sampler.fresh) for name, c in self.conditions.items()}
+        fresh = {
+            name: c if c.domain.size else c.with_points(HELD_OUT * c.points)
+            for name, c in fresh.items()
+        }
+""",
+        "fresh = self.conditions\n",
         ("runs/test_solution.py::test_a_residual_that_is_small_at_its_points_alone_is_told",),
     ),
     Mutant(

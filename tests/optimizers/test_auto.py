@@ -276,7 +276,7 @@ LOSS = float(OBJECTIVE.loss(LOST))
 LOW, HIGH = [1e-3 * LOSS] * 30, [LOSS] * 60
 ASTRAY = _follow(HIGH[:9] + LOW + HIGH)
 RECENT = _follow(HIGH + LOW + HIGH)
-NAIVE = _follow([0.1 * LOSS] * 40 + [2 * LOSS] * 80)
+NAIVE = _follow([0.1 * LOSS] * 40 + [200 * LOSS] * 80)
 
 
 def test_a_trend_knows_its_lowest_loss():

@@ -59,7 +59,7 @@ def test_dampings_reach_as_deep_as_the_precision():
         few = float(auto().until(100.0)._floor(jnp.array(5)))
         eps = float(jnp.finfo(real()).eps)
     share = np.log(eps) / np.log(np.finfo(np.float64).eps)
-    assert least == pytest.approx(1e-28**share, rel=1e-3)
+    assert least == pytest.approx(1e-28**share, rel=1e-3, abs=0)
     assert 4 * eps < few < 6 * eps
     assert digits() == 1
 
