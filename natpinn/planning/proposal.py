@@ -27,7 +27,7 @@ from .speed import operations_per_second
 OPERATIONS = 4.5e9  # of a step in a run of REFERENCE operations
 REFERENCE = 930 * OPERATIONS  # a minute on two cores
 SHARE_OF_STEPS = 2 / 3  # of the growth of a run, as a power: the rest is more steps
-EFFICIENCY = 0.7  # of a step, in proportion to products of matrices
+EFFICIENCY = 0.3  # of a step, in proportion to products of matrices
 GPU_OPERATIONS = 4e11  # of a step on a GPU, where a run's time is not known
 SMALLEST, LARGEST = 2**-6, 2**14  # of a run, in REFERENCE operations
 
@@ -38,6 +38,7 @@ FEWEST_POINTS = 20  # fewer are not proposed: the plan then has to save memory
 SHRINK = 0.9  # the factor of points while a step is too large
 LAYERS, NARROWEST, WIDEST, STEP = 3, 12, 256, 2  # of the net: hidden layers, and their widths
 FEWEST_PARAMETERS = 1000  # however few rows there are
+FEW_ROWS, PATIENCE = 0.1, 4.0  # for each parameter; how many times as long steps then may be
 LONG = 10  # times as many operations: the user gets a message
 
 
@@ -120,7 +121,8 @@ def propose_points(
 
     They grow with the dimension and with what a step is worth, as long as they make no more rows
     than so many for each parameter of the model, and the whole Jacobian stays in memory, together
-    with that of all other conditions.
+    with that of all other conditions. A net that was given may be larger than a step is worth: few
+    rows for many parameters are worth longer steps.
     """
     if all(c.is_sized for c in problem.conditions.values()):
         return {}
@@ -133,7 +135,8 @@ def propose_points(
         size = sizes.resized(size, points, theta, optimizer)
         own = replace(size, conditions={name: size.conditions[name] for name in points})
         is_worth = own.rows <= rows_per_parameter * own.parameters
-        is_worth &= step_operations(own) <= worth.operations
+        has_few = own.rows < FEW_ROWS * own.parameters
+        is_worth &= step_operations(own) <= worth.operations * (PATIENCE if has_few else 1.0)
         if (is_worth and planner.peak(size, Plan()) <= limit) or wanted <= FEWEST_POINTS:
             return cluster.from_first(points)  # processes differ in their free memory
         wanted *= SHRINK

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 from ..precision import real
 
-SIDES = {"cpu": 512}  # of matrices: a product takes some milliseconds
+SIDES = {"cpu": 1024}  # of matrices: a product takes some milliseconds
 SIDE = 4096  # on anything else
-PRODUCTS = 5  # of which the fastest counts
+PRODUCTS = 10  # of which the fastest counts
 
 
 def operations_per_second() -> float:

@@ -78,7 +78,11 @@ class SamplingConfig:
         if self.points is not None:
             chosen("sampler", self.points, SAMPLERS)
         whole(self.steps_per_batch, "sampling.steps_per_batch")
-        whole(self.candidates, "sampling.candidates")
+        if whole(self.candidates, "sampling.candidates") > 1 and not self.is_new_each_step:
+            raise InputError(
+                f"sampling.candidates = {self.candidates} needs new points at each step: set it to "
+                f"1, or leave out sampling.held and sampling.steps_per_batch"
+            )
 
     @property
     def is_new_each_step(self) -> bool:
