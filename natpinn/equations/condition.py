@@ -154,7 +154,7 @@ class Condition(eqx.Module):
         - `model`: a function of one point.
 
         **Raises:** `InputError` where the residual cannot be evaluated at one point, or does not
-        return one number or a vector in float64.
+        return one number or a vector in the precision of the run.
 
             import jax.numpy as jnp
             import natpinn

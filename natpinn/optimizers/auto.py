@@ -21,6 +21,7 @@ from .line_search import descend
 from .trend import Trend
 
 Tree = TypeVar("Tree")
+SHORTEST_WARMING = 10.0  # steps
 
 
 class AutoRule(eqx.Module):
@@ -50,8 +51,8 @@ class AutoRule(eqx.Module):
     - `learned`: only a search whose lowest loss was so many times below its first one can go
       astray: before that, the lowest loss may be that of a solution which is zero almost
       everywhere. Default: 100.
-    - `warming`: the share of the search so far after which the logarithm of the heat has fallen by
-      a factor of e. Default: 0.1.
+    - `warming`: the share of the search so far, of ten steps at least, after which the logarithm of
+      the heat has fallen by a factor of e. Default: 0.1.
     - `warm`: a loss counts for the lowest of a search where the heat is above this. Default: 0.8.
     - `cooling`: what `heat`, the factor of the wanted surprise, is multiplied with where a search
       goes astray before its end. Default: 0.2.
@@ -332,7 +333,7 @@ class Auto(Optimizer[AutoState]):
 
     def _warmer(self, state: AutoState) -> Float[Array, ""]:
         """The heat of the next step: it returns to 1, in proportion to the search so far."""
-        steps = jnp.maximum(self.rule.warming * state.trend.steps, 1 / self.rule.warming)
+        steps = jnp.maximum(self.rule.warming * state.trend.steps, SHORTEST_WARMING)
         return state.heat ** (1 - 1 / steps)
 
     def _remaining(self, step: Int[Array, ""]) -> Float[Array, ""]:

@@ -16,7 +16,7 @@ from ..precision import DOUBLE
 from ..problems import catalogue as problems
 from ..problems.problem import Problem
 from .config import MLP_NAME, Config
-from .names import DEFAULT_OPTIMIZER, FULL_STEPS, NYSTROM, optimizer_defaults
+from .names import ACTIVATIONS, DEFAULT_OPTIMIZER, FULL_STEPS, NYSTROM, optimizer_defaults
 from .own_code import lookup_problem
 from .settings import flatten
 
@@ -112,7 +112,7 @@ def _problem_defaults(name: str, problem: Problem) -> dict[str, Any]:
         },
         "model.name": MLP_NAME,
         "model.widths": "none" if problem.widths is None else list(problem.widths),
-        "model.activation": "tanh_sin" if problem.widths is None else "tanh",
+        "model.activation": next(k for k, f in ACTIVATIONS.items() if f is problem.activation),
         "model.scaled": problem.scaled,
         "sampling.points": "none",
         "sampling.held": False,
